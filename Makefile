@@ -1,0 +1,44 @@
+# One short target per habit; `make` lists them.
+.DEFAULT_GOAL := help
+.PHONY: help setup demo fmt lint check test chaos bench clean
+SHELL := /bin/sh
+BIN := .venv/bin
+SECONDS ?=
+RATE ?=
+JOBS ?= 2
+CODE := $(wildcard src tests bench)
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## make .venv with the pinned packages (quick when nothing changed)
+	@PYTHON='$(PYTHON)' .ci/setup
+
+demo: setup ## show changes moving; SECONDS=30 and RATE=500 set how long and how many
+	@$(BIN)/penstock demo $(if $(SECONDS),--seconds $(SECONDS)) $(if $(RATE),--rate $(RATE))
+
+fmt: setup ## format the code and sort its imports
+	@$(BIN)/ruff check --quiet --fix --exit-zero $(CODE)
+	@$(BIN)/ruff format $(CODE)
+
+lint: setup ## style, types and the walls between rooms
+	@$(BIN)/ruff format --check $(CODE)
+	@$(BIN)/ruff check $(CODE)
+	@$(BIN)/mypy $(CODE)
+	@$(BIN)/lint-imports --no-cache
+
+check: lint ## lint and the fast tests, in under two minutes
+	@$(BIN)/pytest -q -n $(JOBS) -m 'not slow and not chaos'
+
+test: setup ## every test but the long chaos runs
+	@$(BIN)/pytest -n $(JOBS) -m 'not chaos'
+
+chaos: setup ## kill everything at every failpoint and at random, under load
+	@$(BIN)/pytest -m chaos
+
+bench: setup ## measure capture, the whole path and latency
+	@for one in bench/capture bench/path bench/latency; do echo "== $$one"; $(BIN)/python $$one.py || exit 1; done
+
+clean: ## remove .venv and what tools have left
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist src/*.egg-info
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""The words every room shares: position, schema, batch, flow, options, connector card."""

@@ -1,0 +1,106 @@
+"""A flow's definition: one source, its transforms, its destinations, and the rules between them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints
+
+from penstock.core.options import Duration, Options, Size
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,63}$")]
+
+
+class ConnectorUse(Options):
+    """A connector by its type and options."""
+
+    type: str
+    """Name of the connector; `penstock connectors` lists them."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """The connector's own options; `penstock connectors NAME` lists them."""
+
+
+class BatchRules(Options):
+    """How much one epoch takes; what is not set here comes from the flow, then from the destination's card."""
+
+    max_rows: Annotated[int, Field(ge=1)] | None = None
+    """An epoch ends at the first commit boundary at or past this many changes."""
+    max_bytes: Size | None = None
+    """An epoch ends at the first commit boundary at or past this many journal bytes."""
+    max_wait: Duration | None = None
+    """How long the oldest change may wait for company before the epoch is closed."""
+
+
+class RetryRules(Options):
+    """How a failing destination is tried again."""
+
+    max_attempts: Annotated[int, Field(ge=1)] = 10
+    """Tries before the destination is given up (see give_up_policy)."""
+    base: Duration = 0.2
+    """Wait before the second try."""
+    max: Duration = 30.0
+    """Longest wait between tries."""
+    factor: Annotated[float, Field(ge=1)] = 2.0
+    """Growth of the wait from try to try."""
+
+
+class JournalRules(Options):
+    """Where the journal lies and how long it is kept."""
+
+    url: str | None = None
+    """Directory of the journal; the state directory's `journal/` when not set."""
+    retention: Duration = 86400.0
+    """How long a segment is kept after every destination has passed it."""
+    max_bytes: Size = 50 << 30
+    """Segments that every destination has passed are trimmed early when the journal grows past this."""
+
+
+class FlowRules(Options):
+    """The rules between source and destinations."""
+
+    ack_policy: Literal["all", "primary", "required", "quorum", "journal"] = "all"
+    """What must hold a position before the source is told: every destination, the primary one, those marked required, a number of them, or the journal."""
+    primary_destination: str | None = None
+    """The destination that `ack_policy: primary` waits for."""
+    quorum: Annotated[int, Field(ge=1)] | None = None
+    """How many destinations `ack_policy: quorum` waits for."""
+    give_up_policy: Literal["on_retry_exhaustion", "never"] = "on_retry_exhaustion"
+    """Whether a destination that used up its retries fails for good or is tried for ever."""
+    retry: RetryRules = Field(default_factory=RetryRules)
+    """How a failing destination is tried again."""
+    batch: BatchRules = Field(default_factory=BatchRules)
+    """How much one epoch takes."""
+    journal: JournalRules = Field(default_factory=JournalRules)
+    """Where the journal lies and how long it is kept."""
+
+
+class DestinationUse(ConnectorUse):
+    """A destination of the flow."""
+
+    name: Name
+    """Unique within the flow; the checkpoint belongs to it."""
+    required: bool = True
+    """Whether `ack_policy: required` waits for it."""
+    batch: BatchRules = Field(default_factory=BatchRules)
+    """Overrides the flow's batch rules for this destination."""
+
+
+class Flow(Options):
+    """One source, any number of transforms, one or more destinations, and the rules between them."""
+
+    name: Name
+    """Unique; letters, digits, - and _."""
+    source: ConnectorUse
+    """Where changes come from."""
+    transforms: tuple[ConnectorUse, ...] = ()
+    """What happens to changes on the way, in order."""
+    destinations: Annotated[tuple[DestinationUse, ...], Field(min_length=1)]
+    """Where changes go."""
+    wire_format: str | None = None
+    """Default format of destinations that encode."""
+    parallelism: Annotated[int, Field(ge=1, le=64)] = 1
+    """How many lanes (Spark tasks) serve one destination side by side."""
+    labels: dict[str, str] = Field(default_factory=dict)
+    """Free words to find the flow by."""
+    config: FlowRules = Field(default_factory=FlowRules)
+    """The rules between source and destinations."""

@@ -1,0 +1,67 @@
+"""Tables as a source describes them: names, columns, native types, key, version."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its name, the Arrow type its values have in a batch, and the source's own name of its type."""
+
+    name: str
+    type: pa.DataType
+    native: str
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """One version of one table; `key` names the columns that identify a row, empty when nothing does."""
+
+    schema: str
+    name: str
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+    version: int
+    identity: str = field(default="")
+    """The source's own identity of the table (PostgreSQL: its oid): a re-created table has another one."""
+
+    @property
+    def qualified(self) -> str:
+        """`schema.table`, for people, counters and patterns; not quoted."""
+        return f"{self.schema}.{self.name}"
+
+    @cached_property
+    def arrow(self) -> pa.Schema:
+        """The columns as an Arrow schema, native types in the fields' metadata."""
+        return pa.schema([pa.field(c.name, c.type, metadata={"native": c.native}) for c in self.columns])
+
+    @cached_property
+    def key_indexes(self) -> tuple[int, ...]:
+        """Where the key columns stand among the columns, in the key's order."""
+        names = [c.name for c in self.columns]
+        return tuple(names.index(k) for k in self.key)
+
+    def to_data(self) -> dict[str, Any]:
+        """Plain data for the journal, a lane or the ledger."""
+        return {
+            "schema": self.schema,
+            "name": self.name,
+            "arrow": base64.b64encode(self.arrow.serialize().to_pybytes()).decode(),
+            "key": list(self.key),
+            "version": self.version,
+            "identity": self.identity,
+        }
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> TableSchema:
+        """The schema that `to_data` described."""
+        arrow = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(data["arrow"])))
+        columns = tuple(Column(f.name, f.type, (f.metadata or {}).get(b"native", b"").decode()) for f in arrow)
+        return cls(data["schema"], data["name"], columns, tuple(data["key"]), int(data["version"]), data["identity"])

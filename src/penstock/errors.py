@@ -1,0 +1,443 @@
+"""The one error tree: every failure an operator can meet, with a code, a retry class and a remedy.
+
+    PenstockError
+    ├── FlowError
+    │   ├── FlowInvalid            flow_invalid             never
+    │   ├── FlowRunning            flow_running             manual
+    │   └── FlowChanged            flow_changed             manual
+    ├── ConnectorError
+    │   ├── ConnectorUnknown       connector_unknown        never
+    │   └── ExtraMissing           extra_missing            manual
+    ├── SourceError
+    │   ├── SourceUnreachable      source_unreachable       timed
+    │   ├── SourceRefused          source_refused           manual
+    │   ├── SourceDatabaseMissing  source_database_missing  manual
+    │   ├── SourceRights           source_rights            manual
+    │   ├── SourceSettings         source_settings          manual
+    │   ├── SourceFailed           source_failed            timed
+    │   ├── ProtocolBroken         protocol_broken          timed
+    │   ├── SlotInUse              slot_in_use              timed
+    │   ├── SlotMissing            slot_missing             manual
+    │   ├── SlotLost               slot_lost                manual
+    │   ├── SourceGap              source_gap               manual
+    │   ├── PublicationMissing     publication_missing      manual
+    │   ├── TablesMissing          tables_missing           manual
+    │   └── IdentityMissing        identity_missing         manual
+    ├── JournalError
+    │   ├── JournalCorrupt         journal_corrupt          manual
+    │   ├── JournalUnwritable      journal_unwritable       timed
+    │   ├── JournalLocked          journal_locked           timed
+    │   └── JournalTrimmed         journal_trimmed          manual
+    ├── DecodeFailed               decode_failed            manual
+    ├── DestinationError
+    │   ├── DestinationUnreachable destination_unreachable  timed
+    │   ├── DestinationUnwritable  destination_unwritable   timed
+    │   ├── DestinationFailed      destination_failed       timed
+    │   ├── TableWithoutKey        table_without_key        manual
+    │   ├── SchemaRefused          schema_refused           manual
+    │   ├── TruncateRefused        truncate_refused         manual
+    │   └── ValueUnrepresentable   value_unrepresentable    manual
+    ├── EngineError
+    │   ├── JavaMissing            java_missing             manual
+    │   ├── SparkFailed            spark_failed             timed
+    │   ├── LaneLost               lane_lost                timed
+    │   └── LaneSilent             lane_silent              timed
+    └── LedgerError
+        ├── LedgerUnusable         ledger_unusable          manual
+        └── LedgerFenced           ledger_fenced            never
+
+`timed` is tried again by the engine after a while, `manual` waits for an operator, `never` cannot succeed as asked.
+Instances carry names and counts, never row values or secrets, and travel between processes as pickles or plain data.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+Retry = Literal["timed", "manual", "never"]
+
+
+class PenstockError(Exception):
+    """A failure with a stable code, a retry class and one sentence that tells the operator what to do."""
+
+    code: ClassVar[str] = "penstock"
+    retry: ClassVar[Retry] = "manual"
+    default_remedy: ClassVar[str] = "Look at the worker's log for the cause."
+
+    def __init__(self, message: str, *, remedy: str | None = None, **facts: str | int) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy or self.default_remedy
+        self.facts: dict[str, str | int] = facts
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self).code, self.message, self.remedy, self.facts))
+
+    def __str__(self) -> str:
+        return self.message
+
+    def to_data(self) -> dict[str, Any]:
+        """Plain data for a pipe, a ledger row or an answer."""
+        return {"code": self.code, "message": self.message, "remedy": self.remedy, "facts": self.facts}
+
+
+def from_data(data: dict[str, Any]) -> PenstockError:
+    """The error that `to_data` described; a code this version does not know becomes a plain PenstockError."""
+    return _rebuild(str(data["code"]), str(data["message"]), str(data["remedy"]), dict(data.get("facts") or {}))
+
+
+def _rebuild(code: str, message: str, remedy: str, facts: dict[str, str | int]) -> PenstockError:
+    error = PenstockError.__new__(_by_code().get(code, PenstockError))
+    Exception.__init__(error, message)
+    error.message, error.remedy, error.facts = message, remedy, facts
+    return error
+
+
+def _by_code() -> dict[str, type[PenstockError]]:
+    found: dict[str, type[PenstockError]] = {}
+    queue: list[type[PenstockError]] = [PenstockError]
+    while queue:
+        kind = queue.pop()
+        found[kind.code] = kind
+        queue.extend(kind.__subclasses__())
+    return found
+
+
+class FlowError(PenstockError):
+    """Something about a flow as a whole."""
+
+    code = "flow"
+
+
+class Problem:
+    """One thing wrong in a flow file: where, what, and how to mend it."""
+
+    __slots__ = ("message", "path", "remedy")
+
+    def __init__(self, path: str, message: str, remedy: str) -> None:
+        self.path, self.message, self.remedy = path, message, remedy
+
+    def to_data(self) -> dict[str, str]:
+        """Plain data for an answer."""
+        return {"path": self.path, "message": self.message, "remedy": self.remedy}
+
+
+class FlowInvalid(FlowError):
+    """A flow definition was refused; `problems` lists every reason at once."""
+
+    code = "flow_invalid"
+    retry = "never"
+    default_remedy = "Correct the listed paths and validate the file again."
+
+    problems: tuple[Problem, ...] = ()
+
+    @classmethod
+    def of(cls, name: str, problems: list[Problem]) -> FlowInvalid:
+        """The refusal of flow `name` for all of `problems`."""
+        noun = "problem" if len(problems) == 1 else "problems"
+        error = cls(f"{name}: {len(problems)} {noun}", count=len(problems))
+        error.problems = tuple(problems)
+        return error
+
+
+class FlowRunning(FlowError):
+    """Another worker runs this flow from the same state directory."""
+
+    code = "flow_running"
+    default_remedy = "Stop the other worker of this flow, or give this one a --state directory of its own."
+
+
+class FlowChanged(FlowError):
+    """The flow's definition no longer fits the state that is kept for it."""
+
+    code = "flow_changed"
+    default_remedy = "Give the changed flow a new name, or a new --state directory."
+
+
+class ConnectorError(PenstockError):
+    """Something about a connector's presence."""
+
+    code = "connector"
+
+
+class ConnectorUnknown(ConnectorError):
+    """No connector of that name is installed."""
+
+    code = "connector_unknown"
+    retry = "never"
+    default_remedy = "`penstock connectors` lists what is installed."
+
+
+class ExtraMissing(ConnectorError):
+    """The connector is known, the library it needs is not installed."""
+
+    code = "extra_missing"
+
+
+class SourceError(PenstockError):
+    """Something about the source server."""
+
+    code = "source"
+
+
+class SourceUnreachable(SourceError):
+    """The server does not answer at that address."""
+
+    code = "source_unreachable"
+    retry = "timed"
+    default_remedy = "Check host, port and firewall in the source's dsn, and that the server is running."
+
+
+class SourceRefused(SourceError):
+    """The server refused the credentials or the connection itself."""
+
+    code = "source_refused"
+    default_remedy = "Check user, password, sslmode and pg_hba.conf for this client."
+
+
+class SourceDatabaseMissing(SourceError):
+    """The server has no such database."""
+
+    code = "source_database_missing"
+    default_remedy = "Correct the database name in the source's dsn, or create the database."
+
+
+class SourceRights(SourceError):
+    """The role lacks a right it needs."""
+
+    code = "source_rights"
+    default_remedy = "Run `penstock doctor --flow FILE` for the GRANT statements that are missing."
+
+
+class SourceSettings(SourceError):
+    """A server setting forbids logical replication."""
+
+    code = "source_settings"
+    default_remedy = "Run `penstock doctor --flow FILE` for the settings to change."
+
+
+class SourceFailed(SourceError):
+    """The server reported an error that has no class of its own here."""
+
+    code = "source_failed"
+    retry = "timed"
+    default_remedy = "The server's message and log say more; the worker goes on trying."
+
+
+class ProtocolBroken(SourceError):
+    """The server sent something that is not the protocol."""
+
+    code = "protocol_broken"
+    retry = "timed"
+    default_remedy = "Check that the dsn points at PostgreSQL itself and not at a pooler or proxy."
+
+
+class SlotInUse(SourceError):
+    """Another process reads from the replication slot."""
+
+    code = "slot_in_use"
+    retry = "timed"
+    default_remedy = "Stop the other reader of the slot, or choose another `slot` for this flow."
+
+
+class SlotMissing(SourceError):
+    """The slot is gone although the flow has already read from it."""
+
+    code = "slot_missing"
+    default_remedy = "Changes since the journal's end are lost with the slot: recreate the flow's state and load it again."
+
+
+class SlotLost(SourceError):
+    """The server has removed WAL that the slot needs."""
+
+    code = "slot_lost"
+    default_remedy = "Drop the slot, raise max_slot_wal_keep_size, recreate the flow's state and load it again."
+
+
+class SourceGap(SourceError):
+    """The slot stands beyond the journal's end: changes between the two cannot be had any more."""
+
+    code = "source_gap"
+    default_remedy = "Another reader has moved the slot, or the journal was restored from an old copy: recreate the flow's state."
+
+
+class PublicationMissing(SourceError):
+    """The publication does not exist and may not be created."""
+
+    code = "publication_missing"
+    default_remedy = "Create the publication, or let the flow do it with `ensure_publication: true`."
+
+
+class TablesMissing(SourceError):
+    """No table of the database fits what the flow asks for."""
+
+    code = "tables_missing"
+    default_remedy = "Correct the patterns in the source's options, or create the tables first."
+
+
+class IdentityMissing(SourceError):
+    """Publishing the table would make the application's own updates and deletes fail, because nothing identifies its rows."""
+
+    code = "identity_missing"
+    default_remedy = "Give the table a primary key or a replica identity."
+
+
+class JournalError(PenstockError):
+    """Something about the journal."""
+
+    code = "journal"
+
+
+class JournalCorrupt(JournalError):
+    """Bytes that were durable do not carry their checksum any more."""
+
+    code = "journal_corrupt"
+    default_remedy = "Check the disk; restore the journal directory from a copy, or recreate the flow's state."
+
+
+class JournalUnwritable(JournalError):
+    """The journal cannot be written: disk full, read-only or not permitted."""
+
+    code = "journal_unwritable"
+    retry = "timed"
+    default_remedy = "Free space or mend the rights of the journal's directory; the flow goes on by itself."
+
+
+class JournalLocked(JournalError):
+    """Another capture writes this journal."""
+
+    code = "journal_locked"
+    retry = "timed"
+    default_remedy = "Stop the other worker of this flow."
+
+
+class JournalTrimmed(JournalError):
+    """A position is asked for that retention has already removed."""
+
+    code = "journal_trimmed"
+    default_remedy = "Raise `config.journal.retention`, and load the destination again."
+
+
+class DecodeFailed(PenstockError):
+    """Bytes of the journal could not be read as changes."""
+
+    code = "decode_failed"
+    default_remedy = "Report the code and the position; nothing was delivered past it."
+
+
+class DestinationError(PenstockError):
+    """Something about a destination."""
+
+    code = "destination"
+
+
+class DestinationUnreachable(DestinationError):
+    """The destination does not answer."""
+
+    code = "destination_unreachable"
+    retry = "timed"
+    default_remedy = "Check the destination's address; delivery goes on by itself when it answers."
+
+
+class DestinationUnwritable(DestinationError):
+    """The destination's path cannot be written: missing, full, read-only, locked or not permitted."""
+
+    code = "destination_unwritable"
+    retry = "timed"
+    default_remedy = "Free space or mend the path's rights; delivery goes on by itself."
+
+
+class DestinationFailed(DestinationError):
+    """The destination reported an error that has no class of its own here."""
+
+    code = "destination_failed"
+    retry = "timed"
+    default_remedy = "The destination's message says more; delivery is tried again."
+
+
+class TableWithoutKey(DestinationError):
+    """A table destination was given a table that has no key to apply changes by."""
+
+    code = "table_without_key"
+    default_remedy = (
+        "Add a primary key, or exclude the table from this destination, or use a change-log destination such as files."
+    )
+
+
+class SchemaRefused(DestinationError):
+    """The destination's table cannot take the source's columns."""
+
+    code = "schema_refused"
+    default_remedy = "Change the destination's table by hand to fit, or drop it so that it is created again."
+
+
+class TruncateRefused(DestinationError):
+    """A table was truncated at the source and the policy is to halt."""
+
+    code = "truncate_refused"
+    default_remedy = "Set `on_truncate: apply` or `ignore` on the destination, and start the flow again."
+
+
+class ValueUnrepresentable(DestinationError):
+    """A value has no home in the destination's type and the policy is to fail."""
+
+    code = "value_unrepresentable"
+    default_remedy = "Set `on_unrepresentable: null` on the destination to write NULL instead; each use is counted."
+
+
+class EngineError(PenstockError):
+    """Something about Spark, lanes or the worker."""
+
+    code = "engine"
+
+
+class JavaMissing(EngineError):
+    """No usable Java was found for Spark."""
+
+    code = "java_missing"
+    default_remedy = "Install Java 17 or newer, or `pip install 'penstock[embedded]'` which brings one."
+
+
+class SparkFailed(EngineError):
+    """Spark did not start or its JVM died."""
+
+    code = "spark_failed"
+    retry = "timed"
+    default_remedy = "The worker starts Spark again by itself; if it repeats, check memory and the log."
+
+
+class LaneLost(EngineError):
+    """A lane's process ended while it worked."""
+
+    code = "lane_lost"
+    retry = "timed"
+    default_remedy = "Spark starts the lane again by itself; if it repeats, check memory."
+
+
+class LaneSilent(EngineError):
+    """A lane did not answer in time."""
+
+    code = "lane_silent"
+    retry = "timed"
+    default_remedy = "The lane is cancelled and started again by itself; if it repeats, check the destination."
+
+
+class LedgerError(PenstockError):
+    """Something about the ledger."""
+
+    code = "ledger"
+
+
+class LedgerUnusable(LedgerError):
+    """The ledger cannot be opened or written."""
+
+    code = "ledger_unusable"
+    default_remedy = "Check the state directory's rights and free space."
+
+
+class LedgerFenced(LedgerError):
+    """A newer worker has taken this flow over; this one may write nothing more."""
+
+    code = "ledger_fenced"
+    retry = "never"
+    default_remedy = "Nothing to do: the newer worker carries on."

@@ -1,0 +1,168 @@
+"""Readers of a journal: the tail that a destination's loop follows, and the slice reader of a lane."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.errors import JournalCorrupt, JournalTrimmed
+from penstock.journal.catalog import Catalog
+from penstock.journal.record import Note, Slice, unpack_frames, unpack_note
+from penstock.journal.segment import catalog_path, index_path, segment_numbers, segment_path
+
+_READ = 4 << 20
+
+
+class JournalTail:
+    """Follows the index from a position on; any process may, at any time, as often as it likes.
+
+    `read` returns only what is durable. A journal trimmed beyond the position raises JournalTrimmed.
+    """
+
+    def __init__(self, directory: Path, after: int) -> None:
+        self._directory = directory
+        self._after = after
+        self._segment = 0
+        self._at = 0
+        self._file = -1
+        self.mark = 0
+        """Everything that committed up to here has been returned by `read` or lies before the start."""
+
+    def read(self, limit: int = _READ) -> list[Slice]:
+        """The next visible slices after the position, in log order; empty when there are none now."""
+        if self._segment == 0 and not self._seek():
+            return []
+        found: list[Slice] = []
+        while True:
+            data = os.pread(self._file, limit, self._at)
+            if not data and not self._advance():
+                return found
+            frames, used = unpack_frames(data)
+            self._at += used
+            for payload, _ in frames:
+                note = unpack_note(payload)
+                self.mark = max(self.mark, note.mark)
+                found += [s for s in note.slices if s.last > self._after]
+            if found or (data and not frames):
+                return found
+
+    def close(self) -> None:
+        """Gives back the file."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _seek(self) -> bool:
+        numbers = segment_numbers(self._directory)
+        if not numbers:
+            return False
+        headers = {n: header for n in numbers if (header := read_header(self._directory, n)) is not None}
+        if not headers:
+            return False
+        first = min(headers)
+        if self._after < headers[first].mark and first > 1:
+            raise JournalTrimmed(
+                f"the journal in {self._directory} begins after the position that is asked for",
+                asked=self._after,
+                begins=headers[first].mark,
+            )
+        # A header's mark is where the journal was complete when the segment began: the last one at or before us is ours.
+        self._open(max([n for n, h in headers.items() if h.mark <= self._after], default=first))
+        return True
+
+    def _advance(self) -> bool:
+        if not index_path(self._directory, self._segment + 1).exists():
+            return False
+        # The writer never returns to a segment it has left, but it may have added to it since our last read.
+        if os.fstat(self._file).st_size > self._at:
+            return True
+        self._open(self._segment + 1)
+        return True
+
+    def _open(self, number: int) -> None:
+        self.close()
+        self._file = os.open(index_path(self._directory, number), os.O_RDONLY)
+        self._segment, self._at = number, 0
+
+
+def read_header(directory: Path, number: int) -> Note | None:
+    """The note with which a segment begins; None when it is not there (yet)."""
+    for note in _notes(directory, number):
+        return note
+    return None
+
+
+def read_slices(directory: Path, number: int) -> Iterator[Slice]:
+    """The slices that a segment's index makes visible."""
+    for note in _notes(directory, number):
+        yield from note.slices
+
+
+def _notes(directory: Path, number: int) -> Iterator[Note]:
+    try:
+        with index_path(directory, number).open("rb") as file:
+            data = b""
+            while more := file.read(_READ):
+                frames, used = unpack_frames(data + more)
+                data = (data + more)[used:]
+                yield from (unpack_note(payload) for payload, _ in frames)
+    except FileNotFoundError:
+        return
+
+
+class SliceReader:
+    """Reads the bytes of slices, verified, into one buffer; made anew in every lane."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._files: dict[int, int] = {}
+        self._buffer = np.empty(1 << 20, np.uint8)
+        self.catalog = Catalog(catalog_path(directory))
+
+    def read(self, slices: Sequence[Slice]) -> tuple[npt.NDArray[np.uint8], list[int]]:
+        """The slices' bytes one after the other, and where each begins; valid until the next call."""
+        total = sum(s.size for s in slices)
+        if total > len(self._buffer) or len(self._buffer) > max(64 << 20, 4 * total):
+            self._buffer = np.empty(total + total // 4, np.uint8)
+        view = memoryview(self._buffer)  # type: ignore[arg-type]
+        starts = []
+        at = 0
+        for s in slices:
+            target = view[at : at + s.size]
+            done = 0
+            while done < s.size:
+                count = os.preadv(self._file(s.segment), [target[done:]], s.start + done)
+                if count == 0:
+                    break
+                done += count
+            if done < s.size or zlib.crc32(target) != s.checksum:
+                raise JournalCorrupt(
+                    f"journal segment {s.segment} is damaged at byte {s.start}",
+                    segment=s.segment,
+                    offset=s.start,
+                    position=s.last,
+                )
+            starts.append(at)
+            at += s.size
+        return self._buffer[:total], starts
+
+    def close(self) -> None:
+        """Gives back the files."""
+        for file in self._files.values():
+            os.close(file)
+        self._files.clear()
+
+    def _file(self, number: int) -> int:
+        if number not in self._files:
+            if len(self._files) > 8:
+                self.close()
+            try:
+                self._files[number] = os.open(segment_path(self._directory, number), os.O_RDONLY)
+            except FileNotFoundError as error:
+                raise JournalTrimmed(f"journal segment {number} is gone", segment=number) from error
+        return self._files[number]

@@ -1,0 +1,125 @@
+"""What a journal goes through before it is written again: torn tail cut off, index and catalogue made whole."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import JournalCorrupt
+from penstock.journal.catalog import pack_entry, read_catalog
+from penstock.journal.record import BlockKind, Note, pack_frame, unpack_frames, unpack_note
+from penstock.journal.segment import catalog_path, index_path, scan_blocks, segment_numbers, segment_path
+
+
+@dataclass
+class Recovered:
+    """Where writing goes on."""
+
+    segment: int = 0
+    """The segment to append to; 0 when the journal is new."""
+    size: int = 0
+    end: int = 0
+    """Position of the last visible transaction."""
+    mark: int = 0
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    cut: int = 0
+    """Bytes of unfinished work that were cut off."""
+
+
+def recover(directory: Path) -> Recovered:
+    """Cuts off what never became visible and mends index and catalogue from the segments; idempotent."""
+    numbers = segment_numbers(directory)
+    state = Recovered()
+    if not numbers:
+        return state
+    for previous, number in zip(numbers, numbers[1:], strict=False):
+        if number != previous + 1:
+            raise JournalCorrupt(f"journal segment {previous + 1} is missing in {directory}", segment=previous + 1)
+    # Pieces of a transaction that had not committed may fill whole segments after the last note; they go.
+    while numbers:
+        number = numbers[-1]
+        notes, size = _mend_index(directory, number)
+        if len(notes) > 1 or len(numbers) == 1:
+            break
+        state.cut += _remove(directory, number)
+        numbers.pop()
+    actual = segment_path(directory, number).stat().st_size
+    if not notes:
+        # Not even the header survived: the segment was being made. Its number is used again.
+        state.cut += _remove(directory, number)
+        return state
+    if actual > size:
+        os.truncate(segment_path(directory, number), size)
+        state.cut += actual - size
+    state.segment, state.size = number, size
+    state.mark = notes[-1].mark
+    state.end = _last_position(directory, numbers)
+    state.entries = _mend_catalog(directory, numbers, notes[-1].catalog)
+    return state
+
+
+def _mend_index(directory: Path, number: int) -> tuple[list[Note], int]:
+    """The segment's notes and the length they vouch for; the index file holds exactly these afterwards."""
+    path = index_path(directory, number)
+    data = path.read_bytes() if path.exists() else b""
+    frames, valid = unpack_frames(data)
+    size = segment_path(directory, number).stat().st_size
+    if any(upto > size for _, upto in frames):
+        raise JournalCorrupt(f"journal segment {number} is shorter than its index says: durable bytes are gone", segment=number)
+    upto = frames[-1][1] if frames else 0
+    added = [
+        (block.payload, block.end)
+        for block in scan_blocks(segment_path(directory, number), upto)
+        if block.kind is not BlockKind.DATA and block.payload is not None
+    ]
+    if added or valid != len(data):
+        with path.open("r+b" if path.exists() else "w+b") as file:
+            file.truncate(valid)
+            file.seek(valid)
+            file.write(b"".join(pack_frame(payload, end) for payload, end in added))
+            file.flush()
+            os.fsync(file.fileno())
+        frames += added
+    return [unpack_note(payload) for payload, _ in frames], frames[-1][1] if frames else 0
+
+
+def _last_position(directory: Path, numbers: list[int]) -> int:
+    for number in reversed(numbers):
+        frames, _ = unpack_frames(index_path(directory, number).read_bytes())
+        for payload, _ in reversed(frames):
+            slices = unpack_note(payload).slices
+            if slices:
+                return slices[-1].last
+    return 0
+
+
+def _mend_catalog(directory: Path, numbers: list[int], count: int) -> list[dict[str, Any]]:
+    """Every catalogue entry that can still be had; the file holds exactly these afterwards."""
+    path = catalog_path(directory)
+    entries, valid = read_catalog(path)
+    size = path.stat().st_size if path.exists() else 0
+    if (entries[-1]["seq"] if entries else 0) == count and valid == size:
+        return entries
+    found = {e["seq"]: e for e in entries}
+    for number in numbers:
+        _mend_index(directory, number)
+        frames, _ = unpack_frames(index_path(directory, number).read_bytes())
+        for payload, _ in frames:
+            found.update((e["seq"], e) for e in unpack_note(payload).entries)
+    entries = [found[seq] for seq in sorted(found) if seq <= count]
+    temporary = path.with_suffix(".new")
+    with temporary.open("wb") as file:
+        file.write(b"".join(pack_entry(e) for e in entries))
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    return entries
+
+
+def _remove(directory: Path, number: int) -> int:
+    size = segment_path(directory, number).stat().st_size
+    index_path(directory, number).unlink(missing_ok=True)
+    segment_path(directory, number).unlink()
+    return size

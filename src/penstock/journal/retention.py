@@ -1,0 +1,52 @@
+"""Retention: which segments of a journal may go."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from penstock.journal.reader import read_header, read_slices
+from penstock.journal.segment import index_path, segment_numbers, segment_path
+
+
+def journal_size(directory: Path) -> int:
+    """Bytes of all segments."""
+    total = 0
+    for number in segment_numbers(directory):
+        try:
+            total += segment_path(directory, number).stat().st_size
+        except FileNotFoundError:
+            continue
+    return total
+
+
+def trim(directory: Path, passed: int, retention: float, max_bytes: int, now: float | None = None) -> list[int]:
+    """Removes the oldest segments that end at or before `passed` and are older than `retention` seconds, or too much.
+
+    The segment being written never goes, nor one that a destination still needs, whatever the size.
+    """
+    now = time.time() if now is None else now
+    numbers = segment_numbers(directory)
+    size = journal_size(directory)
+    removed = []
+    for number, following in zip(numbers, numbers[1:], strict=False):
+        header = read_header(directory, following)
+        if header is None or header.mark > passed or _reaches_over(directory, number, numbers[-1], passed):
+            break
+        path = segment_path(directory, number)
+        status = path.stat()
+        if now - status.st_mtime < retention and size <= max_bytes:
+            break
+        index_path(directory, number).unlink(missing_ok=True)
+        path.unlink()
+        size -= status.st_size
+        removed.append(number)
+    return removed
+
+
+def _reaches_over(directory: Path, number: int, newest: int, passed: int) -> bool:
+    """Whether a transaction that began in this segment, or may have, is still needed: its slices are noted where it commits."""
+    for later in range(number + 1, newest + 1):
+        for slice_ in read_slices(directory, later):
+            return slice_.segment <= number and slice_.last > passed
+    return True

@@ -1,0 +1,1 @@
+"""The database of everything that must survive: flows, checkpoints, epochs."""

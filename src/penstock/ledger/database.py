@@ -1,0 +1,86 @@
+"""The ledger's database: one connection, whole transactions, the newest schema."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.pool import StaticPool
+
+from penstock.errors import LedgerUnusable
+from penstock.ledger.schema import HEAD
+
+
+class LedgerDatabase:
+    """Serialises transactions of this process over one connection; every one of them is durable when it returns."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.RLock()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise LedgerUnusable(f"the ledger's directory {path.parent} cannot be made: {error.strerror}") from error
+        self._engine = sa.create_engine(
+            f"sqlite:///{path}", poolclass=StaticPool, connect_args={"check_same_thread": False, "timeout": 10}
+        )
+        sa.event.listen(self._engine, "connect", _pin)
+        sa.event.listen(self._engine, "begin", _begin)
+        self._migrate()
+
+    @contextmanager
+    def transaction(self) -> Iterator[sa.Connection]:
+        """A transaction that sees and locks everything it needs; durable after the block, gone after an error."""
+        with self._lock:
+            try:
+                with self._engine.begin() as connection:
+                    yield connection
+            except SQLAlchemyError as error:
+                raise LedgerUnusable(f"the ledger {self.path} cannot be used: {_reason(error)}") from error
+
+    def close(self) -> None:
+        """Gives back the connection."""
+        with self._lock:
+            self._engine.dispose()
+
+    def _migrate(self) -> None:
+        with self.transaction() as connection:
+            known = sa.inspect(connection).has_table("alembic_version")
+            version = connection.scalar(sa.text("select version_num from alembic_version")) if known else None
+            if version == HEAD:
+                return
+            if version is not None and version > HEAD:
+                raise LedgerUnusable(
+                    f"the ledger {self.path} was written by a newer version of penstock",
+                    remedy="Upgrade penstock, or give this worker a --state directory of its own.",
+                )
+            # Loaded only when there is something to do: alembic takes a third of a second to import.
+            from alembic import command
+            from alembic.config import Config
+
+            config = Config()
+            config.set_main_option("script_location", "penstock.ledger:migrations")
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+
+
+def _pin(connection: Any, _record: Any) -> None:
+    # isolation_level None: sqlite3's own transaction handling would begin late and commit around DDL.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    for pragma in ("journal_mode=wal", "synchronous=full", "foreign_keys=on"):
+        cursor.execute(f"pragma {pragma}")
+    cursor.close()
+
+
+def _begin(connection: sa.Connection) -> None:
+    connection.exec_driver_sql("begin immediate")
+
+
+def _reason(error: SQLAlchemyError) -> str:
+    return str(getattr(error, "orig", None) or type(error).__name__)

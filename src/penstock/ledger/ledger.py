@@ -1,0 +1,161 @@
+"""The ledger: who runs a flow, what was planned, and how far each destination has come. Every write carries the generation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from penstock.core.epoch import Epoch
+from penstock.errors import FlowChanged, LedgerFenced
+from penstock.ledger.database import LedgerDatabase
+
+HISTORY = 1000
+"""How many closed epochs per destination are kept."""
+
+_EPOCH_FIELDS = "flow, destination, source, number, after, upto, buckets, generation"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A destination's durable position, and the number of the epoch that brought it there."""
+
+    position: int
+    epoch: int
+
+
+class Ledger:
+    """A facade over narrow stores; every method is one durable transaction."""
+
+    def __init__(self, path: Path) -> None:
+        self._database = LedgerDatabase(path)
+
+    def close(self) -> None:
+        """Gives back the connection."""
+        self._database.close()
+
+    def take_over(self, flow: str, identity: str, definition: str) -> int:
+        """Makes the caller the one who may act for the flow; returns its generation. FlowChanged when the source is another one."""
+        with self._database.transaction() as c:
+            row = c.execute(sa.text("select identity, generation from flows where name = :n"), {"n": flow}).one_or_none()
+            if row is not None and row.identity != identity:
+                raise FlowChanged(f"flow {flow} was begun on another source ({row.identity}); this one is {identity}", flow=flow)
+            generation = 1 if row is None else int(row.generation) + 1
+            c.execute(
+                sa.text(
+                    "insert into flows (name, identity, definition, generation, state, updated_at)"
+                    " values (:n, :i, :d, :g, 'running', :t) on conflict (name) do update set definition = excluded.definition,"
+                    " generation = excluded.generation, state = 'running', reason = null, updated_at = excluded.updated_at"
+                ),
+                {"n": flow, "i": identity, "d": definition, "g": generation, "t": _now()},
+            )
+            return generation
+
+    def leave(self, flow: str, generation: int, state: str, reason: str | None = None) -> None:
+        """Records how the caller's run ended; nothing when another has taken over."""
+        with self._database.transaction() as c:
+            c.execute(
+                sa.text("update flows set state = :s, reason = :r, updated_at = :t where name = :n and generation = :g"),
+                {"s": state, "r": reason, "t": _now(), "n": flow, "g": generation},
+            )
+
+    def identity(self, flow: str) -> str | None:
+        """The source's identity as the flow's state has it."""
+        with self._database.transaction() as c:
+            found: str | None = c.scalar(sa.text("select identity from flows where name = :n"), {"n": flow})
+            return found
+
+    def checkpoint(self, flow: str, destination: str) -> Checkpoint | None:
+        """How far a destination has come; None when it has not begun."""
+        with self._database.transaction() as c:
+            row = c.execute(
+                sa.text("select position, epoch from checkpoints where flow = :f and destination = :d"),
+                {"f": flow, "d": destination},
+            ).one_or_none()
+            return Checkpoint(int(row.position), int(row.epoch)) if row is not None else None
+
+    def begin(self, flow: str, destination: str, position: int, generation: int) -> Checkpoint:
+        """The destination's checkpoint, made at `position` if there is none."""
+        with self._fenced(flow, generation) as c:
+            c.execute(
+                sa.text(
+                    "insert into checkpoints (flow, destination, position, epoch, updated_at) values (:f, :d, :p, 0, :t)"
+                    " on conflict (flow, destination) do nothing"
+                ),
+                {"f": flow, "d": destination, "p": position, "t": _now()},
+            )
+        found = self.checkpoint(flow, destination)
+        assert found is not None
+        return found
+
+    def planned(self, flow: str, destination: str) -> Epoch | None:
+        """The epoch that was planned and not closed."""
+        with self._database.transaction() as c:
+            row = c.execute(
+                sa.text(f"select {_EPOCH_FIELDS} from epochs where flow = :f and destination = :d and state = 'planned'"),
+                {"f": flow, "d": destination},
+            ).one_or_none()
+            return Epoch(**row._mapping) if row is not None else None
+
+    def plan(self, epoch: Epoch, changes: int) -> None:
+        """Records an epoch before any of it runs."""
+        with self._fenced(epoch.flow, epoch.generation) as c:
+            _insert(c, epoch, changes)
+
+    def close_epoch(self, epoch: Epoch, generation: int, following: tuple[Epoch, int] | None) -> None:
+        """Moves the checkpoint to the epoch's end and, in the same transaction, plans the one that follows if there is one."""
+        with self._fenced(epoch.flow, generation) as c:
+            keys = {"f": epoch.flow, "d": epoch.destination, "n": epoch.number, "t": _now()}
+            c.execute(
+                sa.text(
+                    "update epochs set state = 'closed', closed_at = :t where flow = :f and destination = :d and number = :n"
+                ),
+                keys,
+            )
+            c.execute(
+                sa.text("update checkpoints set position = :p, epoch = :n, updated_at = :t where flow = :f and destination = :d"),
+                {**keys, "p": epoch.upto},
+            )
+            c.execute(
+                sa.text("delete from epochs where flow = :f and destination = :d and number = :o"),
+                {**keys, "o": epoch.number - HISTORY},
+            )
+            if following is not None:
+                _insert(c, *following)
+
+    def advance(self, flow: str, destination: str, position: int, generation: int) -> None:
+        """Moves a checkpoint over a stretch of the log that holds nothing."""
+        with self._fenced(flow, generation) as c:
+            c.execute(
+                sa.text(
+                    "update checkpoints set position = :p, updated_at = :t where flow = :f and destination = :d and position < :p"
+                ),
+                {"f": flow, "d": destination, "p": position, "t": _now()},
+            )
+
+    @contextmanager
+    def _fenced(self, flow: str, generation: int) -> Iterator[sa.Connection]:
+        """A transaction that fails when a newer worker has taken the flow over."""
+        with self._database.transaction() as connection:
+            current = connection.scalar(sa.text("select generation from flows where name = :n"), {"n": flow})
+            if current != generation:
+                raise LedgerFenced(f"flow {flow} was taken over by generation {current}; this worker is {generation}", flow=flow)
+            yield connection
+
+
+def _insert(c: sa.Connection, epoch: Epoch, changes: int) -> None:
+    c.execute(
+        sa.text(
+            f"insert into epochs ({_EPOCH_FIELDS}, state, changes, planned_at)"
+            " values (:flow, :destination, :source, :number, :after, :upto, :buckets, :generation, 'planned', :changes, :t)"
+        ),
+        {**epoch.to_data(), "changes": changes, "t": _now()},
+    )
+
+
+def _now() -> int:
+    return time.time_ns() // 1000

@@ -1,0 +1,1 @@
+"""Logs and failpoints: what operators and tests see of a running process."""

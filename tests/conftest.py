@@ -1,0 +1,100 @@
+"""Fixtures of real parts: a PostgreSQL server per test process, a fresh database per test, a Spark session."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from penstock.embedded.cache import cache_directory
+from penstock.embedded.postgres import EmbeddedPostgres
+from penstock.engine.session import SparkHost
+
+
+@dataclass(frozen=True)
+class Database:
+    """A database of its own on the test server."""
+
+    server: EmbeddedPostgres
+    name: str
+
+    @property
+    def dsn(self) -> str:
+        """The superuser's connection URL."""
+        return self.server.dsn(self.name)
+
+    def execute(self, sql: str, *values: object) -> None:
+        """Run statements, committed at once; several are separated by semicolons."""
+        with self.connect() as connection:
+            connection.execute(sql.encode(), values or None)
+
+    def rows(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
+        """The rows a query gives."""
+        with self.connect() as connection:
+            return connection.execute(sql.encode(), values or None).fetchall()
+
+    def connect(self) -> psycopg.Connection[tuple[Any, ...]]:
+        """A connection in autocommit mode; the caller closes it."""
+        return psycopg.connect(self.dsn, autocommit=True)
+
+
+def pytest_configure() -> None:
+    # Kernels choose their cache when they are imported, which is before any fixture runs.
+    os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_directory("numba")))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def penstock_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A home of its own for the tests; what is costly to make stays in the user's cache."""
+    home = tmp_path_factory.mktemp("home")
+    before = {name: os.environ.get(name) for name in ("PENSTOCK_CACHE", "PENSTOCK_HOME")}
+    os.environ["PENSTOCK_CACHE"] = str(cache_directory("."))
+    os.environ["PENSTOCK_HOME"] = str(home)
+    yield home
+    for name, value in before.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+@pytest.fixture(scope="session")
+def postgres(penstock_home: Path) -> Iterator[EmbeddedPostgres]:
+    """A PostgreSQL server that all tests of this process share; a test that stops or reconfigures one makes its own."""
+    with EmbeddedPostgres(settings={"fsync": "off", "max_connections": "200"}) as server:
+        yield server
+
+
+@pytest.fixture
+def database(postgres: EmbeddedPostgres) -> Iterator[Database]:
+    """A fresh database, dropped afterwards with its slots."""
+    name = f"t_{uuid.uuid4().hex[:12]}"
+    postgres.run(f"CREATE DATABASE {name}")
+    yield Database(postgres, name)
+    _drop_slots(postgres, name)
+    postgres.run(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture(scope="session")
+def spark(penstock_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkHost]:
+    """A Spark that all tests of this process share; it starts when a test first asks it for its session."""
+    host = SparkHost(tmp_path_factory.mktemp("spark"))
+    yield host
+    host.stop()
+
+
+def _drop_slots(server: EmbeddedPostgres, database: str) -> None:
+    deadline = time.monotonic() + 30
+    where = f"WHERE database = '{database}'"
+    while server.run(f"SELECT 1 FROM pg_replication_slots {where}"):
+        assert time.monotonic() < deadline, f"slots of {database} are still in use"
+        # A walsender that was told to end still holds its slot for a moment.
+        server.run(f"SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots {where} AND active_pid IS NOT NULL")
+        server.run(f"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots {where} AND NOT active")
