@@ -37,7 +37,7 @@ chaos: setup ## kill everything at every failpoint and at random, under load
 	@$(BIN)/pytest -m chaos
 
 bench: setup ## measure capture, the whole path and latency
-	@for one in bench/capture bench/path bench/latency; do echo "== $$one"; $(BIN)/python $$one.py || exit 1; done
+	@for one in capture path latency; do echo "== bench/$$one"; $(BIN)/python -m bench.$$one || exit 1; done
 
 clean: ## remove .venv and what tools have left
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist src/*.egg-info

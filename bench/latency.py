@@ -1,0 +1,172 @@
+"""Latency from a row's commit to its durable place at the destination, at a steady rate of single-row commits, after warm-up.
+
+The log carries the server's commit time of each row; the return of the destination's commit gives the other end. One
+machine, one clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psycopg
+
+from bench.processes import Meter, wait_until
+from bench.workload import PUBLICATION, make_server
+from penstock.core.epoch import Epoch
+from penstock.core.flow import Flow
+from penstock.embedded.postgres import EmbeddedPostgres
+from penstock.engine.worker import Worker
+
+TABLE = """
+create table lat (
+  id bigserial primary key, a int4, t text, num numeric(12,2), b int4, f float8, t2 text, ts timestamptz, ok bool, u uuid
+)
+"""
+INSERT = """
+insert into lat (a, t, num, b, f, t2, ts, ok, u) values
+(%s, 'customer name', 12.34, 5, 1.5, 'some longer description text padpadpadpad', clock_timestamp(), true, gen_random_uuid())
+"""
+
+
+class Clock:
+    """Notes when each epoch of a destination was durable, by wrapping its commit."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.moments: dict[str, list[tuple[int, float]]] = {}
+        for use, destination in worker._destinations:
+            self._wrap(use.name, destination)
+
+    def _wrap(self, name: str, destination: Any) -> None:
+        commit, moments = destination.commit, self.moments.setdefault(name, [])
+
+        def timed(epoch: Epoch, receipts: Any) -> None:
+            commit(epoch, receipts)
+            moments.append((epoch.upto, time.time()))
+
+        destination.commit = timed
+
+
+def press(server: EmbeddedPostgres, rate: float, seconds: float, clients: int = 4) -> None:
+    """Single-row commits at a steady rate, by a process of its own: its work must not be taken for the worker's."""
+    command = [sys.executable, "-m", "bench.latency", "--press", server.dsn("postgres")]
+    command += ["--rates", str(rate), "--seconds", str(seconds), "--clients", str(clients)]
+    subprocess.run(command, check=True)
+
+
+def press_here(dsn: str, rate: float, seconds: float, clients: int) -> None:
+    """What that process does."""
+    done = time.monotonic() + seconds
+
+    def client(number: int) -> None:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            due = time.monotonic() + number / rate
+            while due < done:
+                pause = due - time.monotonic()
+                if pause > 0:
+                    time.sleep(pause)
+                connection.execute(INSERT, (number,))
+                due += clients / rate
+
+    threads = [threading.Thread(target=client, args=(i,)) for i in range(clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def measure(server: EmbeddedPostgres, kinds: list[str], rates: list[int], seconds: float, warm: float) -> None:
+    """Runs one flow with these destinations and prints the percentiles at each rate."""
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
+        path = Path(directory)
+        destinations = []
+        for i, kind in enumerate(kinds):
+            place = str(path / (f"log{i}" if kind == "files" else f"bench{i}.duckdb"))
+            destinations.append({"name": f"{kind}{i}", "type": kind, "options": {"path": place}, "batch": {"max_wait": "0ms"}})
+        flow = Flow.model_validate(
+            {
+                "name": f"latency{len(kinds)}_{kinds[0]}",
+                "source": {
+                    "type": "postgres",
+                    "options": {"dsn": server.dsn("postgres"), "publication": PUBLICATION, "ensure_publication": False},
+                },
+                "destinations": destinations,
+            }
+        )
+        worker = Worker(flow, path / "state")
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        wait_until(lambda: all(d.state == "ok" for d in worker.status().destinations) and worker.status().destinations, 60, "start")
+        clock = Clock(worker)
+        press(server, rates[0], warm)
+        for rate in rates:
+            began = time.time()
+            with Meter() as meter:
+                press(server, rate, seconds)
+            ended = time.time()
+            time.sleep(1.0)
+            _print(path, flow, clock, rate, began, ended, meter)
+        worker.stop()
+        thread.join()
+
+
+def _print(path: Path, flow: Flow, clock: Clock, rate: int, began: float, ended: float, meter: Meter) -> None:
+    for use in flow.destinations:
+        written, positions = _rows(path, use.type, str(use.options["path"]))
+        commits = clock.moments[use.name]
+        ends = np.array([upto for upto, _ in commits])
+        times = np.array([moment for _, moment in commits])
+        chosen = (written >= began + 1) & (written <= ended - 0.5)
+        lag = (times[np.searchsorted(ends, positions[chosen])] - written[chosen]) * 1e3
+        p50, p95, p99 = np.percentile(lag, (50, 95, 99))
+        epochs = int(((times >= began) & (times <= ended)).sum() / (ended - began))
+        print(
+            f"{len(flow.destinations)} destination(s), {use.name} at {rate}/s: p50 {p50:.1f} ms, p95 {p95:.1f}, p99 {p99:.1f}, "
+            f"max {lag.max():.1f} ({len(lag):,} rows of {rate * (ended - began - 1.5):,.0f}, {epochs} epochs/s)",
+            flush=True,
+        )
+    share = {kind: f"{100 * cpu / (ended - began):.0f}%" for kind, cpu in meter.cpu().items()}
+    print(f"  CPU, share of a core: {share}; peak MB {dict(meter.peak)}", flush=True)
+
+
+def _rows(path: Path, kind: str, place: str) -> tuple[Any, Any]:
+    """When each row was committed at the source, and its position. DuckDB keeps no positions: they come from a log beside it."""
+    import pyarrow as pa
+
+    from penstock.destinations.files.reader import read_changes
+
+    logs = [place] if kind == "files" else [str(p) for p in sorted(path.glob("log*"))]
+    table = pa.Table.from_batches(list(read_changes(Path(logs[0]), "public", "lat"))).select(["__committed_at", "__position"])
+    return table["__committed_at"].cast(pa.int64()).to_numpy() / 1e6, table["__position"].to_numpy()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rates", default="500,2000")
+    parser.add_argument("--seconds", type=float, default=15)
+    parser.add_argument("--warm", type=float, default=8)
+    parser.add_argument("--destinations", default="files;files,duckdb", help="flows to run, each a list of destination types")
+    parser.add_argument("--press", metavar="DSN", help=argparse.SUPPRESS)
+    parser.add_argument("--clients", type=int, default=4, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.press:
+        press_here(given.press, float(given.rates), given.seconds, given.clients)
+        return
+    with make_server() as server:
+        server.run("alter system set synchronous_commit = on")
+        server.run("select pg_reload_conf()")
+        server.run(TABLE)
+        server.run(f"create publication {PUBLICATION} for table lat")
+        for kinds in given.destinations.split(";"):
+            measure(server, kinds.split(","), [int(r) for r in given.rates.split(",")], given.seconds, given.warm)
+
+
+if __name__ == "__main__":
+    main()

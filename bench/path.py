@@ -1,0 +1,87 @@
+"""The whole path: drains one backlog to Parquet and to DuckDB, beside capture alone on the same backlog in the same run."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from bench.capture import run_capture
+from bench.processes import Meter, wait_until
+from bench.workload import PUBLICATION, make_backlog, make_server, make_table
+from penstock.core.flow import Flow
+from penstock.embedded.postgres import EmbeddedPostgres
+from penstock.engine.worker import Worker
+
+
+def flow_to(server: EmbeddedPostgres, slot: str, kind: str, options: dict[str, Any], parallelism: int) -> Flow:
+    """A flow from the bench's slot to one destination."""
+    source = {"dsn": server.dsn("postgres"), "slot": slot, "publication": PUBLICATION, "ensure_publication": False}
+    return Flow.model_validate(
+        {
+            "name": f"bench_{kind}",
+            "source": {"type": "postgres", "options": source},
+            "destinations": [{"name": kind, "type": kind, "options": options, "batch": {"max_wait": "0ms"}}],
+            "parallelism": parallelism,
+        }
+    )
+
+
+def drain(server: EmbeddedPostgres, slot: str, kind: str, end: int, parallelism: int) -> tuple[float, float, Meter]:
+    """Seconds from the first byte asked for to the last checkpoint, seconds of the start, and who used what."""
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
+        path = Path(directory)
+        options = {"path": str(path / ("log" if kind == "files" else "bench.duckdb"))}
+        worker = Worker(flow_to(server, slot, kind, options, parallelism), path / "state")
+        began = time.perf_counter()
+        failure: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                worker.run()
+            except BaseException as error:
+                failure.append(error)
+
+        with Meter() as meter:
+            thread = threading.Thread(target=run)
+            thread.start()
+            wait_until(lambda: failure or worker.process_ids["capture"] and worker.status().destinations, 60, "no start")
+            started = time.perf_counter()
+            wait_until(lambda: failure or worker.status().destinations[0].position >= end, 600, "no end")
+            ended = time.perf_counter()
+        worker.stop()
+        thread.join()
+        if failure:
+            raise failure[0]
+        return ended - started, started - began, meter
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--updates", type=int, default=100_000)
+    parser.add_argument("--parallelism", type=int, default=2)
+    given = parser.parse_args()
+    kinds = ("files", "duckdb")
+    with make_server() as server:
+        make_table(server)
+        for slot in ("alone", *kinds):
+            server.run(f"select pg_create_logical_replication_slot('{slot}', 'pgoutput')")
+        end = make_backlog(server, given.rows, given.updates)
+        rows = given.rows + given.updates
+        floor, _, _, _ = run_capture(server, "alone", end)
+        print(f"capture alone: {rows / floor:,.0f} rows/s ({floor:.1f} s)", flush=True)
+        for kind in kinds:
+            seconds, _, meter = drain(server, kind, kind, end, given.parallelism)
+            print(
+                f"{kind}: {rows / seconds:,.0f} rows/s ({seconds:.1f} s), {seconds / floor:.2f} of capture alone | "
+                f"CPU s {meter.cpu()} | peak MB {dict(meter.peak)}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

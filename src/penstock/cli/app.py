@@ -1,0 +1,99 @@
+"""The command line's frame: commands, exit codes, and how failures are shown."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock import __version__
+from penstock.cli import connectors, doctor, flow, worker
+from penstock.cli.demo import command as demo
+from penstock.cli.screen import Screen
+from penstock.core.secret import mask
+from penstock.embedded.cache import home_directory
+from penstock.errors import ConnectorUnknown, FlowInvalid, PenstockError
+
+FAILED, BAD_INPUT = 1, 2
+CODES = "Exit codes: 0 done, 1 failed, 2 bad input or usage."
+
+app = typer.Typer(
+    name="penstock",
+    help=f"Change data capture on Apache Spark.\n\n{CODES}",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("demo", short_help="Show changes moving, and prove that all arrived.")(demo.demo)
+app.command("worker", short_help="Run one flow from a file.")(worker.worker)
+app.command("doctor", short_help="Check what a flow needs, with remedies.")(doctor.doctor)
+app.command("connectors", short_help="List connectors and their options.")(connectors.connectors)
+app.add_typer(flow.app, name="flow", short_help="Flow files: validate.")
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"penstock {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def frame(
+    version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", envvar="PENSTOCK_DEBUG", help="Show tracebacks.")] = False,
+) -> None:
+    """Options that stand before the command; they are read where a failure is shown."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs a command line to its exit code; no failure that is expected shows a traceback."""
+    debug = "--debug" in arguments or os.environ.get("PENSTOCK_DEBUG", "") not in ("", "0", "false")
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    # --debug may stand anywhere: who adds it does so at the end of a line that has just failed.
+    words = [word for word in arguments if word != "--debug"]
+    try:
+        app(args=words, prog_name="penstock")
+        return 0
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else FAILED if ended.code else 0
+    except BrokenPipeError:
+        # The reader of our output has gone; what Python flushes at its end must not complain about it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except PenstockError as error:
+        if debug:
+            traceback.print_exc()
+        Screen(sys.stderr).error(error)
+        return BAD_INPUT if isinstance(error, FlowInvalid | ConnectorUnknown) else FAILED
+    except Exception as error:
+        _show_unexpected(error, debug)
+        return FAILED
+
+
+def _show_unexpected(error: Exception, debug: bool) -> None:
+    screen = Screen(sys.stderr)
+    if debug:
+        traceback.print_exc()
+        return
+    kept = _keep_trace(error)
+    where = f"the traceback is in {kept}" if kept else "--debug shows the traceback"
+    screen.line(f"unexpected: {type(error).__name__}: {error} ({where})", "red")
+
+
+def _keep_trace(error: Exception) -> Path | None:
+    path = home_directory() / "logs" / "penstock.log"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(mask("".join(traceback.format_exception(error))) + "\n")
+    except OSError:
+        return None
+    return path

@@ -1,0 +1,42 @@
+"""Arguments that several commands share, and the flow file behind them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.embedded.cache import home_directory
+from penstock.errors import FlowInvalid
+
+if TYPE_CHECKING:
+    from penstock.core.flow import Flow
+
+FlowOption = Annotated[Path, typer.Option("--flow", metavar="FILE", help="The flow file, YAML or JSON.", show_default=False)]
+StateOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--state", metavar="DIR", help="Ledger, journals, caches and logs; PENSTOCK_HOME, else ~/.penstock.", show_default=False
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Answer with JSON for programs.")]
+
+
+def state_directory(given: Path | None) -> Path:
+    """The state directory: the option, else PENSTOCK_HOME, else ~/.penstock."""
+    return (given or home_directory()).expanduser().absolute()
+
+
+def running_flow(file: Path) -> Flow:
+    """The file's flow as it runs here, references resolved; FlowInvalid with every problem at once."""
+    from penstock.control.files import load
+    from penstock.control.validate import validate
+
+    loaded = load(file)
+    flow, problems, _ = validate(loaded.raw, strict=True)
+    problems = [*loaded.problems, *problems]
+    if flow is None or problems:
+        raise FlowInvalid.of(os.fspath(file), problems)
+    return flow

@@ -1,0 +1,155 @@
+"""Types: the DuckDB type of each column, how values travel to it, and which changes of type lose nothing."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numba import njit
+
+from penstock.core.schema import Column
+
+_PLAIN: dict[pa.DataType, str] = {
+    pa.bool_(): "BOOLEAN",
+    pa.int8(): "TINYINT",
+    pa.int16(): "SMALLINT",
+    pa.int32(): "INTEGER",
+    pa.int64(): "BIGINT",
+    pa.uint8(): "UTINYINT",
+    pa.uint16(): "USMALLINT",
+    pa.uint32(): "UINTEGER",
+    pa.uint64(): "UBIGINT",
+    pa.float32(): "FLOAT",
+    pa.float64(): "DOUBLE",
+    pa.date32(): "DATE",
+    pa.time64("us"): "TIME",
+    pa.timestamp("us"): "TIMESTAMP",
+    pa.timestamp("us", "UTC"): "TIMESTAMP WITH TIME ZONE",
+    pa.binary(): "BLOB",
+    pa.large_binary(): "BLOB",
+}
+_UUID = {"ARROW:extension:name": "arrow.uuid", "ARROW:extension:metadata": ""}
+_JSON = {"ARROW:extension:name": "arrow.json", "ARROW:extension:metadata": ""}
+_DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
+# Whole digits that every value of the type fits in.
+_DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INTEGER": 10, "BIGINT": 19, "UTINYINT": 3, "USMALLINT": 5, "UINTEGER": 10, "UBIGINT": 20}
+_WIDER = {
+    "TINYINT": {"SMALLINT", "INTEGER", "BIGINT"},
+    "SMALLINT": {"INTEGER", "BIGINT"},
+    "INTEGER": {"BIGINT", "DOUBLE"},
+    "UTINYINT": {"USMALLINT", "UINTEGER", "UBIGINT", "SMALLINT", "INTEGER", "BIGINT"},
+    "USMALLINT": {"UINTEGER", "UBIGINT", "INTEGER", "BIGINT"},
+    "UINTEGER": {"UBIGINT", "BIGINT"},
+    "FLOAT": {"DOUBLE"},
+}
+
+
+def duckdb_type(column: Column) -> str:
+    """The DuckDB type, as DuckDB itself spells it; whatever has no exact home becomes text."""
+    kind = column.type
+    if kind in _PLAIN:
+        return _PLAIN[kind]
+    if pa.types.is_decimal(kind) and kind.precision <= 38 and 0 <= kind.scale <= kind.precision:
+        return f"DECIMAL({kind.precision},{kind.scale})"
+    if _is_text(kind) and column.native == "uuid":
+        return "UUID"
+    if _is_text(kind) and column.native in ("json", "jsonb"):
+        return "JSON"
+    return "VARCHAR"
+
+
+def travelling(column: Column) -> pa.Field:
+    """The field under which the column's values are staged: of a type that DuckDB takes as it is.
+
+    The lane parses UUIDs, which is parallel and eight times as fast as DuckDB's cast. JSON is not parsed again: it comes
+    from a server that has checked it, and DuckDB's own check refuses text that PostgreSQL's json allows (single surrogates).
+    """
+    target = duckdb_type(column)
+    if target == "UUID":
+        return pa.field(column.name, pa.binary(16), metadata=_UUID)
+    if target == "JSON":
+        return pa.field(column.name, column.type, metadata=_JSON)
+    if target == "VARCHAR" and not _is_text(column.type):
+        return pa.field(column.name, pa.string())
+    return pa.field(column.name, column.type)
+
+
+def travel(values: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+    """The values as the field wants them."""
+    if values.type == field.type:
+        return values
+    if field.type == pa.binary(16):
+        return pa.chunked_array([_uuid_bytes(chunk) for chunk in values.chunks], type=field.type)
+    return values.cast(field.type)
+
+
+def keeps(present: str, wanted: str) -> bool:
+    """Whether a column of type `present` holds every value of type `wanted` as it is."""
+    if present == wanted or present in _WIDER.get(wanted, ()):
+        return True
+    new = _DECIMAL.fullmatch(present)
+    if new is None:
+        return False
+    whole, scale = int(new[1]) - int(new[2]), int(new[2])
+    if wanted in _DIGITS:
+        return whole >= _DIGITS[wanted]
+    old = _DECIMAL.fullmatch(wanted)
+    return old is not None and whole >= int(old[1]) - int(old[2]) and scale >= int(old[2])
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _uuid_bytes(texts: pa.Array) -> pa.Array:
+    """UUIDs as their 16 bytes; ValueError when a text is none."""
+    texts = texts.cast(pa.string())
+    if texts.null_count or texts.offset:
+        texts = pa.concat_arrays([texts])
+    _, offsets, data = texts.buffers()
+    count = len(texts)
+    out = np.zeros(count * 16, dtype=np.uint8)
+    if count and data is not None:
+        starts = np.frombuffer(offsets, dtype=np.int32)[texts.offset : texts.offset + count + 1]
+        absent = texts.is_null().to_numpy(zero_copy_only=False)
+        bad = _parse_uuids(starts, np.frombuffer(data, dtype=np.uint8), absent, out)
+        if bad >= 0:
+            raise ValueError(f"row {bad} is not a UUID")
+    validity = pa.array(np.zeros(count, np.bool_), mask=texts.is_null().to_numpy(zero_copy_only=False)).buffers()[0]
+    return pa.Array.from_buffers(pa.binary(16), count, [validity, pa.py_buffer(out)], null_count=texts.null_count)
+
+
+@njit(cache=True, nogil=True)
+def _parse_uuids(starts: Any, data: Any, absent: Any, out: Any) -> int:
+    """Writes 16 bytes per text of 32 hexadecimal digits, dashes passed over; the first row that is none, or -1."""
+    for row in range(len(absent)):
+        if absent[row]:
+            continue
+        nibble = 0
+        for at in range(starts[row], starts[row + 1]):
+            byte = data[at]
+            if byte == 45:
+                continue
+            if 48 <= byte <= 57:
+                value = byte - 48
+            elif 97 <= byte <= 102:
+                value = byte - 87
+            elif 65 <= byte <= 70:
+                value = byte - 55
+            else:
+                return row
+            if nibble >= 32:
+                return row
+            place = row * 16 + nibble // 2
+            out[place] = np.uint8(out[place] * 16 + value)
+            nibble += 1
+        if nibble != 32:
+            return row
+    return -1
+
+
+def warm() -> None:
+    """Compiles or loads the kernel for arrays as Arrow hands them out."""
+    _uuid_bytes(pa.array(["a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"]))

@@ -1,0 +1,166 @@
+"""Driver half of the files destination: publishes an epoch's files by renames and one manifest."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from penstock.core.epoch import Epoch
+from penstock.core.finding import Finding
+from penstock.core.schema import TableSchema
+from penstock.destinations.base import Destination, Place, Receipt
+from penstock.destinations.files.disk import make_directory, sync_directory, write_durably
+from penstock.destinations.files.manifest import Manifests, Published
+from penstock.destinations.files.names import STAGING, file_name, shelf, table_directory
+from penstock.destinations.files.options import FilesOptions
+from penstock.destinations.files.writer import file_format
+from penstock.destinations.filesystem import mended
+from penstock.errors import DestinationError, LedgerFenced, SchemaRefused
+from penstock.observe import failpoints
+
+
+class FilesDestination(Destination):
+    """A change log in files."""
+
+    options: FilesOptions
+
+    def __init__(self, place: Place, options: FilesOptions) -> None:
+        super().__init__(place, options)
+        self._root = options.root
+        self._suffix = file_format(options).suffix
+        self._manifests = Manifests(self._root, place.flow, place.destination)
+        self._generation = 0
+        self._claimed: set[Path] = set()
+        self._leftovers: dict[int, list[Path]] = {}
+
+    def check(self) -> list[Finding]:
+        """Whether the directory, or the nearest one above it that exists, can be written."""
+        nearest = self._root
+        while not nearest.exists() and nearest != nearest.parent:
+            nearest = nearest.parent
+        subject = f"files: {self._root}"
+        try:
+            with mended(self._root):
+                if not nearest.is_dir():
+                    raise NotADirectoryError(20, os.strerror(20), str(nearest))
+                probe = nearest / f".penstock-check.{os.getpid()}"
+                probe.touch()
+                probe.unlink()
+        except DestinationError as error:
+            return [Finding(subject, False, error.message, error.remedy, error.code)]
+        return [Finding(subject, True, "writable")]
+
+    def prepare(self, tables: Sequence[TableSchema]) -> None:
+        """Makes each table's directory; SchemaRefused when another flow's change log lies there."""
+        with mended(self._root):
+            for table in tables:
+                self._claim(table)
+
+    def commit(self, epoch: Epoch, receipts: Sequence[Receipt]) -> None:
+        """Publishes the epoch: renames, then the manifest, each durable before the next; a second call changes nothing."""
+        with mended(self._root):
+            self._fence(epoch.generation)
+            if not self._manifests.holds(epoch):
+                failpoints.reach("destination.before_publish")
+                self._manifests.add(epoch, self._publish(epoch, receipts))
+                failpoints.reach("destination.after_publish")
+            shutil.rmtree(shelf(self._root, epoch), ignore_errors=True)
+
+    def committed(self) -> int | None:
+        """The position of the newest manifest; also clears what dead attempts at older epochs have staged."""
+        with mended(self._root):
+            self._fence(self._generation)
+            newest = self._manifests.newest()
+            if newest is None:
+                return None
+            for name in self._staged():
+                if int(name, 16) <= newest.upto:
+                    shutil.rmtree(self._staging / name, ignore_errors=True)
+            return newest.upto
+
+    def abort(self, epoch: Epoch) -> None:
+        """Removes what attempts have staged.
+
+        Files that a crash left published without a manifest stay, so that no reader sees rows vanish: the epoch's next
+        attempt replaces them by the same bytes, and removes those that it does not have (when options have changed).
+        """
+        with mended(self._root):
+            shutil.rmtree(shelf(self._root, epoch), ignore_errors=True)
+            if not self._manifests.holds(epoch):
+                self._leftovers[epoch.upto] = list(self._published(epoch))
+
+    def _publish(self, epoch: Epoch, receipts: Sequence[Receipt]) -> tuple[Published, ...]:
+        home = shelf(self._root, epoch)
+        files: list[Published] = []
+        touched: dict[Path, None] = {}
+        for bucket, receipt in enumerate(receipts):
+            for file in receipt["files"]:
+                directory = table_directory(self._root, file["schema"], file["table"])
+                if directory not in self._claimed and directory not in touched:
+                    make_directory(directory)
+                final = directory / file_name(epoch, bucket, file["version"], file["number"], self._suffix)
+                _move(home / file["staged"], final)
+                touched[directory] = None
+                about = (file["schema"], file["table"], file["version"], file["rows"], file["bytes"])
+                files.append(Published(str(final.relative_to(self._root)), *about))
+                failpoints.reach("destination.in_publish")
+        kept = {self._root / file.path for file in files}
+        for path in self._leftovers.pop(epoch.upto, []):
+            if path not in kept:
+                path.unlink(missing_ok=True)
+                touched[path.parent] = None
+        for directory in touched:
+            sync_directory(directory)
+        return tuple(files)
+
+    def _published(self, epoch: Epoch) -> Iterator[Path]:
+        """Files that carry the epoch's name; a walk over all directories, for recovery only."""
+        for directory in self._root.glob("[!_.]*/*/"):
+            with os.scandir(directory) as entries:
+                yield from (directory / e.name for e in entries if e.name.startswith(f"{epoch.upto:016X}-"))
+
+    def _claim(self, table: TableSchema) -> None:
+        directory = table_directory(self._root, table.schema, table.name)
+        if directory in self._claimed:
+            return
+        make_directory(directory)
+        mine = {"schema": table.schema, "table": table.name, "flow": self.place.flow, "destination": self.place.destination}
+        owner = directory / "_table.json"
+        if not owner.exists():
+            write_durably(owner, json.dumps(mine) + "\n")
+        found = json.loads(owner.read_text(encoding="utf-8"))
+        if found != mine:
+            raise SchemaRefused(
+                f"{directory} already holds the change log of {found['schema']}.{found['table']}"
+                f" of flow {found['flow']}, destination {found['destination']}",
+                remedy="Give this destination a path of its own; two change logs in one directory would overwrite each other.",
+                table=table.qualified,
+            )
+        self._claimed.add(directory)
+
+    def _fence(self, generation: int) -> None:
+        seen = self._manifests.generation
+        if generation and seen > generation:
+            raise LedgerFenced(f"{self._root}: generation {seen} has taken over, this worker has {generation}")
+        if generation > seen:
+            self._manifests.raise_generation(generation)
+        self._generation = max(generation, self._generation)
+
+    @property
+    def _staging(self) -> Path:
+        return self._root / STAGING / f"{self.place.flow}.{self.place.destination}"
+
+    def _staged(self) -> list[str]:
+        return os.listdir(self._staging) if self._staging.is_dir() else []
+
+
+def _move(staged: Path, final: Path) -> None:
+    """Publishes a file; one that an interrupted call for the same epoch has already moved is left as it is."""
+    try:
+        os.rename(staged, final)
+    except FileNotFoundError:
+        if not final.exists():
+            raise

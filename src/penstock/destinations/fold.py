@@ -1,0 +1,263 @@
+"""The fold: the changes of a bucket brought down to the last state per key, for destinations that hold tables.
+
+Per key the last operation wins; per column the last known value wins, so a column that the log left out never erases
+anything. A row whose column stays unknown through the whole chunk names its origin: the key of the destination's row that
+has the value, which is another key than its own after a key change. When the row came from a key of another bucket, the
+origin is that bucket's departure of the same position and ordinal; `order` says in which order chunks can be applied so
+that every origin is there when it is needed.
+
+A key change is a LEAVE directly followed by its ENTER when both keys are in one bucket, and only one of them otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.core.batch import Batch, Op
+from penstock.core.schema import TableSchema
+from penstock.destinations.fold_kernel import FROM_ORIGIN, Rows, fold_rows
+from penstock.errors import DecodeFailed
+
+# A merge epoch of 64 MB keeps the destination's memory near 300 MB; one of 256 MB took up to 2.3 GB.
+CHUNK_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class Patches:
+    """Rows that are complete only together with their origin.
+
+    `rows` has the table's columns; `unchanged` marks, per column, the cells to be taken from the origin (None: no cell).
+    `origin` has the key columns of the destination's present row; where `departure` (position and ordinal) is not null,
+    the origin is that departure of another bucket instead. A null key means that there is no origin: NULL is the value.
+    """
+
+    rows: pa.Table
+    unchanged: tuple[pa.Array | None, ...]
+    origin: pa.Table
+    departure: pa.Table
+
+    @property
+    def foreign(self) -> int:
+        """How many rows need another bucket's departure."""
+        return len(self.departure) - int(self.departure.column("position").null_count)
+
+
+@dataclass(frozen=True)
+class Departures:
+    """Rows as they left their key for a key of another bucket, each with the position and ordinal of the change."""
+
+    at: pa.Table
+    patches: Patches
+
+
+@dataclass(frozen=True)
+class Folded:
+    """A chunk of one table's changes as what is to be done, in this order: empty the table when `truncated`; complete the
+    patches and departures from the rows that are there now; remove the rows of every key in `deletes`, `upserts` and
+    `patches`; add `upserts` and the completed patches."""
+
+    table: TableSchema
+    truncated: bool
+    deletes: pa.Table
+    upserts: pa.Table
+    patches: Patches | None
+    departures: Departures | None
+    changes: int
+    last: tuple[int, int]
+    """Position and ordinal of the chunk's last change."""
+
+
+class Fold:
+    """Folds batches of any number of tables, holding at most `most` bytes of them."""
+
+    def __init__(self, most: int = CHUNK_BYTES) -> None:
+        self._most = most
+        self._waiting: dict[tuple[str, str], list[Batch]] = {}
+        self._bytes: dict[tuple[str, str], int] = {}
+
+    def add(self, batch: Batch) -> Iterator[Folded]:
+        """Takes the next batch; yields the chunks that are full or end with an older version of the table."""
+        name = (batch.table.schema, batch.table.name)
+        waiting = self._waiting.get(name)
+        if waiting and waiting[-1].table != batch.table:
+            yield from self._fold(name, whole=True)
+        self._waiting.setdefault(name, []).append(batch)
+        self._bytes[name] = self._bytes.get(name, 0) + batch.nbytes
+        while sum(self._bytes.values()) >= self._most:
+            largest = max(self._bytes, key=lambda n: self._bytes[n])
+            if not self._bytes[largest]:
+                break
+            yield from self._fold(largest, whole=False)
+
+    def end(self) -> Iterator[Folded]:
+        """Yields what is left."""
+        for name in list(self._waiting):
+            yield from self._fold(name, whole=True)
+
+    def _fold(self, name: tuple[str, str], *, whole: bool) -> Iterator[Folded]:
+        batches = self._waiting.pop(name, [])
+        self._bytes.pop(name, None)
+        if not whole and batches and batches[-1].op[-1].as_py() == Op.LEAVE:
+            # Its ENTER may be the first row of the next batch, and the two are one change.
+            last = batches.pop()
+            mask = np.ones(len(last), dtype=np.bool_)
+            mask[-1] = False
+            self._waiting[name] = [last.filter(pa.array(~mask))]
+            if len(last) > 1:
+                batches.append(last.filter(pa.array(mask)))
+        if batches and sum(len(batch) for batch in batches):
+            yield fold(batches)
+
+
+def fold(batches: list[Batch]) -> Folded:
+    """The batches of one version of one table, in log order, as one chunk."""
+    table = batches[0].table
+    op, position, ordinal = (
+        np.concatenate([_numbers(getattr(b, name)) for b in batches]) for name in ("op", "position", "ordinal")
+    )
+    keys, enters = _keys(batches, op)
+    codes, count = _codes(keys, op, table)
+    doubtful = [i for i in range(len(table.columns)) if any(b.unchanged[i] is not None for b in batches)]
+    outcome = fold_rows(op, position, ordinal, codes, enters, count, _marks(batches, doubtful, len(op)))
+    assembly = _Assembly(table, batches, keys, doubtful, position, ordinal)
+    upserts, patches = assembly.split(outcome.live)
+    departures = None
+    if len(outcome.at):
+        at = pa.table({"position": position[outcome.at], "ordinal": ordinal[outcome.at]})
+        departures = Departures(at, assembly.patches(outcome.left))
+    return Folded(
+        table=table,
+        truncated=outcome.truncated,
+        deletes=assembly.key_table(outcome.gone),
+        upserts=upserts,
+        patches=patches,
+        departures=departures,
+        changes=int((op != Op.LEAVE).sum()),
+        last=(int(position[-1]), int(ordinal[-1])),
+    )
+
+
+@dataclass(frozen=True)
+class _Assembly:
+    """Arrow tables from the numbers that the kernel found."""
+
+    table: TableSchema
+    batches: list[Batch]
+    keys: list[pa.Array]
+    doubtful: list[int]
+    position: Any
+    ordinal: Any
+
+    def split(self, live: Rows) -> tuple[pa.Table, Patches | None]:
+        """The rows that are complete, and those that need their origin."""
+        partial = (live.sources == FROM_ORIGIN).any(axis=1)
+        if not partial.any():
+            return self._rows(live), None
+        whole = Rows(*(part[~partial] for part in live))
+        return self._rows(whole), self.patches(Rows(*(part[partial] for part in live)))
+
+    def patches(self, rows: Rows) -> Patches:
+        """Rows with what is known of them, and where the rest is."""
+        unchanged: list[pa.Array | None] = []
+        for column in range(len(self.table.columns)):
+            doubtful = column in self.doubtful
+            marks = rows.sources[:, self.doubtful.index(column)] == FROM_ORIGIN if doubtful else rows.last < 0
+            unchanged.append(pa.array(marks) if marks.any() else None)
+        local = rows.departure < 0
+        at = np.where(local, 0, rows.departure)
+        departure = {"position": pa.array(self.position[at], mask=local), "ordinal": pa.array(self.ordinal[at], mask=local)}
+        return Patches(self._rows(rows), tuple(unchanged), self.key_table(rows.origin), pa.table(departure))
+
+    def key_table(self, places: Any) -> pa.Table:
+        """Key columns by places among the keys; -1 gives nulls."""
+        fields = [self.table.arrow.field(i) for i in self.table.key_indexes]
+        return pa.table([_take(key, places) for key in self.keys], schema=pa.schema(fields))
+
+    def _rows(self, rows: Rows) -> pa.Table:
+        whole = pa.Table.from_batches([batch.rows for batch in self.batches], schema=self.table.arrow)
+        columns = self._at_last(whole, rows.last)
+        for place, column in enumerate(self.doubtful):
+            if not np.array_equal(rows.sources[:, place], rows.last):
+                columns[column] = _take(whole.column(column), rows.sources[:, place])
+        return pa.table(columns, schema=self.table.arrow)
+
+    def _at_last(self, whole: pa.Table, last: Any) -> list[Any]:
+        """Every column at the rows' last changes."""
+        if len(last) and (last[0] < 0 or (np.diff(last) <= 0).any()):
+            return [_take(column, last) for column in whole.columns]
+        # Rows stand in log order, so each batch is filtered where it lies, without joining 64 MB of strings first.
+        keep = np.zeros(whole.num_rows, dtype=np.bool_)
+        keep[last] = True
+        picked, start = [], 0
+        for batch in self.batches:
+            mask = keep[start : start + len(batch)]
+            start += len(batch)
+            if mask.any():
+                picked.append(batch.rows if mask.all() else batch.rows.filter(pa.array(mask)))
+        return list(pa.Table.from_batches(picked, schema=self.table.arrow).columns)
+
+
+def _keys(batches: list[Batch], op: Any) -> tuple[list[pa.Array], Any]:
+    """The key columns of all rows followed by the old keys of the ENTER rows, and where each ENTER's old key stands."""
+    enters = np.full(len(op), -1, np.int64)
+    entering = op == Op.ENTER
+    enters[entering] = len(op) + np.arange(int(entering.sum()))
+    keys = []
+    for index in batches[0].table.key_indexes:
+        parts = [batch.rows.column(index) for batch in batches]
+        start = 0
+        for batch in batches:
+            mask = entering[start : start + len(batch)]
+            start += len(batch)
+            if mask.any() and batch.before is not None:
+                parts.append(batch.before.column(index).filter(pa.array(mask)))
+        keys.append(pa.concat_arrays(parts))
+    return keys, enters
+
+
+def _codes(keys: list[pa.Array], op: Any, table: TableSchema) -> tuple[Any, int]:
+    """One whole number per key, equal for equal keys, and how many there are."""
+    codes, count = np.zeros(0, np.int64), 1
+    for key in keys:
+        if pa.types.is_floating(key.type):
+            # -0.0 and 0.0 are one key for the source but two for a dictionary.
+            key = pc.add(key, pa.scalar(0.0, key.type))
+        encoded = pc.dictionary_encode(key)
+        if encoded.null_count > int((op == Op.TRUNCATE).sum()):
+            raise DecodeFailed(f"{table.qualified}: a change has NULL in its key", table=table.qualified)
+        these = _numbers(encoded.indices.fill_null(0)).astype(np.int64)
+        size = max(1, len(encoded.dictionary))
+        if len(codes):
+            joint = pc.dictionary_encode(pa.array(codes * size + these))
+            codes, count = _numbers(joint.indices).astype(np.int64), max(1, len(joint.dictionary))
+        else:
+            codes, count = these, size
+    return codes, count
+
+
+def _marks(batches: list[Batch], doubtful: list[int], rows: int) -> Any:
+    """Which cells of the doubtful columns the log left out."""
+    marks = np.zeros((rows, len(doubtful)), np.bool_)
+    for place, column in enumerate(doubtful):
+        start = 0
+        for batch in batches:
+            flags = batch.unchanged[column]
+            if flags is not None:
+                marks[start : start + len(batch), place] = _numbers(flags)
+            start += len(batch)
+    return marks
+
+
+def _numbers(array: pa.Array) -> Any:
+    return array.to_numpy(zero_copy_only=False)
+
+
+def _take(column: Any, places: Any) -> Any:
+    missing = places < 0
+    return column.take(pa.array(np.where(missing, 0, places), mask=missing) if missing.any() else pa.array(places))

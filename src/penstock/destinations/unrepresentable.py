@@ -1,0 +1,35 @@
+"""The policy for values that a column's type cannot hold: refused, or NULL and counted."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from penstock.core.batch import Batch
+from penstock.errors import ValueUnrepresentable
+
+Policy = Literal["fail", "null"]
+
+
+def settle(batch: Batch, policy: Policy) -> int:
+    """How many values of the batch stand as NULL because their type cannot hold them; ValueUnrepresentable when none may.
+
+    A key must never become NULL, whatever the policy: two rows would become one.
+    """
+    if not batch.odd:
+        return 0
+    total = 0
+    for column, odd in batch.odd.items():
+        count = len(odd.rows)
+        if count and (policy == "fail" or column in batch.table.key):
+            native = next((c.native for c in batch.table.columns if c.name == column), "")
+            raise ValueUnrepresentable(
+                f"{batch.table.qualified}: {count} value(s) of column {column} ({native}) do not fit its type at the destination",
+                remedy=None
+                if column not in batch.table.key
+                else "The column is part of the key: exclude the table, or correct the rows.",
+                table=batch.table.qualified,
+                column=column,
+                count=count,
+            )
+        total += count
+    return total

@@ -1,0 +1,1 @@
+"""The engine runs: the Spark session, lanes, epochs and the worker process."""

@@ -1,0 +1,62 @@
+"""The class archive: what the JVM has loaded and verified once, so that the next start takes half the time."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.embedded.cache import cache_directory
+from penstock.embedded.java import JavaHome
+
+_QUIET = ["-Xshare:auto", "-Xlog:disable", "-Xlog:all=error:stderr"]
+
+
+@dataclass
+class ClassArchive:
+    """The archive for one Java and one set of jars; a JVM that it does not fit starts without it and says nothing."""
+
+    java: JavaHome
+    home: Path
+
+    def __post_init__(self) -> None:
+        jars = sorted((jar.name, jar.stat().st_size, jar.stat().st_mtime_ns) for jar in (self.home / "jars").iterdir())
+        facts = f"{self.java.origin}\n{self.java.release}\n{self.home}\n{jars}"
+        mark = hashlib.sha256(facts.encode()).hexdigest()[:16]
+        directory = cache_directory("spark")
+        self.path = directory / f"classes-{mark}.jsa"
+        self._base = directory / f"base-{mark}.jsa"
+        # Unique, because several processes may record at the same time; the last one that is whole wins.
+        self._draft = directory / f".classes-{mark}.{os.getpid()}.jsa"
+
+    def options(self) -> list[str]:
+        """The JVM options that make use of the archive; none while there is none."""
+        if not self.path.exists():
+            return []
+        return [f"-XX:SharedArchiveFile={':'.join([*self._needed_base(), str(self.path)])}", *_QUIET]
+
+    def recording_options(self) -> list[str]:
+        """The JVM options that make a JVM write the archive when it ends, which takes it some 10 s."""
+        base = self._needed_base()
+        if base and not self._base.exists():
+            self._dump_base()
+        return [*(f"-XX:SharedArchiveFile={path}" for path in base), f"-XX:ArchiveClassesAtExit={self._draft}", *_QUIET]
+
+    def publish(self) -> None:
+        """Put what an ended JVM has recorded in its place."""
+        with contextlib.suppress(FileNotFoundError):
+            self._draft.rename(self.path)
+
+    def _needed_base(self) -> list[str]:
+        # Ours builds upon an archive of Java's own classes, which the wheel's Java comes without.
+        return [] if (self.java.origin / "lib/server/classes.jsa").exists() else [str(self._base)]
+
+    def _dump_base(self) -> None:
+        draft = self._base.with_name(f".{self._base.name}.{os.getpid()}")
+        command = [str(self.java.executable), "-Xshare:dump", "-XX:+UseSerialGC", f"-XX:SharedArchiveFile={draft}"]
+        subprocess.run(command, capture_output=True, timeout=120, check=False)
+        with contextlib.suppress(FileNotFoundError):
+            draft.rename(self._base)

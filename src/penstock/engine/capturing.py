@@ -1,0 +1,129 @@
+"""The capture child process: makes a source's capture from plain data and lets it run. `python -m penstock.engine.capturing`.
+
+Lines of JSON on stdin and stdout. The worker says the setup first, then `begin`, `confirm`, `probe`, `stop`; the child says
+`opened`, `appended`, `told`, `error`. The end of stdin is the end of the worker, and of the child.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from penstock.core import connectors
+from penstock.errors import PenstockError, SourceFailed
+from penstock.journal.writer import JournalWriter
+from penstock.sources.base import Capture, Link
+
+
+class PipeLink(Link):
+    """The worker at the other end of two pipes."""
+
+    def __init__(self) -> None:
+        self._confirmed = 0
+        self._probes = 0
+        self._stopping = False
+        self._call: Callable[[], None] = lambda: None
+        self._output = os.fdopen(os.dup(1), "wb", buffering=0)
+        # Whatever a library prints must not be taken for a message.
+        os.dup2(2, 1)
+
+    @property
+    def confirmed(self) -> int:
+        """The position that the server may be told."""
+        return self._confirmed
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the worker has asked for an orderly end, or is gone."""
+        return self._stopping
+
+    @property
+    def probes(self) -> int:
+        """How many times the worker has asked where the log stands."""
+        return self._probes
+
+    def on_confirmed(self, call: Callable[[], None]) -> None:
+        """Has `call` called whenever `confirmed` has grown."""
+        self._call = call
+
+    def appended(self) -> None:
+        """Tells the worker that the journal has grown."""
+        self.say({"appended": 1})
+
+    def told(self, position: int) -> None:
+        """Tells the worker what the server has been told."""
+        self.say({"told": position})
+
+    def say(self, message: dict[str, Any]) -> None:
+        """One line to the worker; a worker that is gone is no error here, its end of our stdin tells."""
+        try:
+            self._output.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+        except BrokenPipeError:
+            self._stopping = True
+
+    def listen(self) -> None:
+        """The thread that hears the worker."""
+        for line in sys.stdin.buffer:
+            message = json.loads(line)
+            if "confirm" in message:
+                self._confirmed = max(self._confirmed, int(message["confirm"]))
+                self._call()
+            elif "probe" in message:
+                self._probes += 1
+            elif "stop" in message:
+                self._stopping = True
+        self._stopping = True
+
+
+def main() -> None:
+    """The child's life."""
+    # Ctrl-C reaches the whole group; the worker decides when capture ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    link = PipeLink()
+    try:
+        _run(link)
+    except PenstockError as error:
+        link.say({"error": error.to_data()})
+        os._exit(1)
+    except Exception as error:
+        link.say({"error": SourceFailed(f"capture failed: {type(error).__name__}: {error}").to_data()})
+        raise
+    # Threads may still wait for a server that is gone; everything that matters is durable.
+    os._exit(0)
+
+
+def _run(link: PipeLink) -> None:
+    setup = json.loads(sys.stdin.buffer.readline() or b"null")
+    if setup is None:
+        return
+    journal = JournalWriter(Path(setup["journal"]))
+    link.say({"opened": {"new": journal.is_new, "mark": journal.mark, "cut": journal.cut}})
+    order = _order()
+    if order is None:
+        return
+    if journal.is_new:
+        journal.begin(int(order["begin"]))
+        link.appended()
+    threading.Thread(target=link.listen, name="listener", daemon=True).start()
+    capture: Capture = connectors.find("source", setup["source"]).load("capture")(order["recipe"])
+    capture.run(journal, link)
+    journal.close()
+
+
+def _order() -> dict[str, Any] | None:
+    """The worker's word to begin; what other threads of it say meanwhile is said again after it."""
+    for line in sys.stdin.buffer:
+        message: dict[str, Any] = json.loads(line)
+        if "begin" in message:
+            return message
+    return None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,288 @@
+"""A destination's loop: plan an epoch, record it, hand it to the lanes, commit, record the checkpoint; for one destination alone."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from penstock.core.epoch import Epoch
+from penstock.core.flow import RetryRules
+from penstock.destinations.base import Destination
+from penstock.engine.lanes import Lanes
+from penstock.engine.planner import Limits, Plan, Planner
+from penstock.engine.status import DestinationStatus, Rate
+from penstock.errors import DestinationFailed, LedgerFenced, PenstockError
+from penstock.journal.catalog import Catalog
+from penstock.journal.record import SliceFlag, pack_slices
+from penstock.journal.segment import catalog_path
+from penstock.ledger.ledger import Checkpoint, Ledger
+from penstock.observe.failpoints import reach
+
+_log = structlog.get_logger()
+
+IDLE_WAIT = 0.5
+
+
+class DestinationLoop(threading.Thread):
+    """Delivers the journal to one destination; its failures are its own."""
+
+    def __init__(
+        self,
+        *,
+        flow: str,
+        source: str,
+        generation: int,
+        journal: Path,
+        destination: Destination,
+        lanes: Lanes,
+        ledger: Ledger,
+        checkpoint: Checkpoint,
+        limits: Limits,
+        retry: RetryRules,
+        give_up: bool,
+        status: DestinationStatus,
+        moved: Callable[[], None],
+    ) -> None:
+        super().__init__(name=f"destination {status.name}", daemon=True)
+        self._flow, self._source, self._generation = flow, source, generation
+        self._journal = journal
+        self._destination, self._lanes, self._ledger = destination, lanes, ledger
+        self._limits, self._retry, self._give_up = limits, retry, give_up
+        self._checkpoint = checkpoint
+        self._moved = moved
+        self._news = threading.Event()
+        self._halt = threading.Event()
+        self._catalog = Catalog(catalog_path(journal))
+        self._prepared: dict[str, int] = {}
+        self._rate = Rate()
+        self._planned: Epoch | None = None
+        self._planner: Planner | None = None
+        self.status = status
+        self.error: PenstockError | None = None
+        status.position = checkpoint.position
+
+    def notice(self) -> None:
+        """The journal has grown."""
+        self._news.set()
+
+    def stop(self) -> None:
+        """Ends after the running epoch; one that has not been committed is run again at the next start."""
+        self._halt.set()
+        self._news.set()
+        self._lanes.interrupt()
+
+    def run(self) -> None:
+        """The thread's body: deliver, and after an error decide whether to go on."""
+        while not self._halt.is_set():
+            try:
+                self._recover()
+                self._deliver()
+            except LedgerFenced as error:
+                self._fail(error)
+                return
+            except PenstockError as error:
+                if self._halt.is_set():
+                    break
+                if not self._try_again(error):
+                    self._fail(error)
+                    return
+            except Exception as error:
+                _log.exception("destination loop", destination=self.status.name)
+                if not self._try_again(DestinationFailed(f"{self.status.name}: {type(error).__name__}: {error}")):
+                    self._fail(DestinationFailed(f"{self.status.name}: {type(error).__name__}: {error}"))
+                    return
+        self.status.state = "stopped"
+
+    def is_idle(self) -> bool:
+        """Whether everything that the journal shows has been delivered."""
+        planner = self._planner
+        return self._planned is None and planner is not None and planner.idle_mark > 0 and planner.idle_mark <= self.status.position
+
+    def lag(self, now: float) -> float:
+        """Age in seconds of the oldest change that waits, else of the last epoch's at its delivery."""
+        planner = self._planner
+        since = planner.waiting_since if planner is not None else None
+        return max(self.status.lag_seconds, now - since) if since is not None else self.status.lag_seconds
+
+    @property
+    def journal_mark(self) -> int:
+        """Up to where the journal is complete, as far as this loop has read."""
+        return self._planner.mark if self._planner is not None else 0
+
+    def close(self) -> None:
+        """Gives back lanes and files; after the thread has ended."""
+        self._lanes.close()
+        if self._planner is not None:
+            self._planner.close()
+
+    def epochs_per_second(self) -> float:
+        """Epochs closed per second, lately."""
+        return self._rate.per_second(time.monotonic())
+
+    def _recover(self) -> None:
+        """Asks the destination about an epoch that was planned and not closed, and starts reading behind the checkpoint."""
+        if self._planner is not None:
+            self._planner.close()
+        self._planner = Planner(self._journal, self._checkpoint.position, self._limits)
+        self._planned = planned = self._ledger.planned(self._flow, self.status.name)
+        if planned is None:
+            return
+        held = self._destination.committed()
+        if held is not None and held >= planned.upto:
+            self._planner.again(planned.upto)
+            self._close(planned, None, {}, time.time())
+        else:
+            self._destination.abort(planned)
+
+    def _deliver(self) -> None:
+        assert self._planner is not None
+        plan = self._again(self._planned) if self._planned is not None else None
+        while not self._halt.is_set():
+            if self._planned is None or plan is None:
+                plan = self._planner.next()
+                if plan is None:
+                    self._rest()
+                    continue
+                reach("engine.before_plan")
+                self._planned = self._epoch(plan, self._checkpoint)
+                self._ledger.plan(self._planned, plan.changes)
+                reach("engine.after_plan")
+            plan = self._run(self._planned, plan)
+
+    def _again(self, planned: Epoch) -> Plan:
+        assert self._planner is not None
+        while True:
+            plan = self._planner.again(planned.upto)
+            if plan is not None:
+                return plan
+            # After a crash of the machine the index may trail its segments until capture has mended it.
+            self._news.wait(IDLE_WAIT)
+            self._news.clear()
+            if self._halt.is_set():
+                raise DestinationFailed("stopped")
+
+    def _run(self, epoch: Epoch, plan: Plan) -> Plan | None:
+        """One epoch from prepared tables to the checkpoint; returns the plan that follows when one is ready."""
+        assert self._planner is not None
+        began = min(s.appended_at for s in plan.slices) / 1e6
+        self._prepare(plan)
+        reach("engine.after_prepare")
+        packed = pack_slices(plan.slices)
+        receipts = self._lanes.run(
+            [{"epoch": epoch.to_data(), "bucket": bucket, "slices": packed} for bucket in range(epoch.buckets)]
+        )
+        reach("engine.before_commit")
+        self._destination.commit(epoch, receipts)
+        reach("engine.after_commit")
+        following = self._planner.next() if not self._halt.is_set() else None
+        self._close(epoch, following, _summed(receipts), began)
+        return following
+
+    def _close(self, epoch: Epoch, following: Plan | None, summed: dict[str, Counter[str]], began: float) -> None:
+        """The checkpoint, durable, with the next plan; then everybody may know."""
+        reached = Checkpoint(epoch.upto, epoch.number)
+        planned = self._epoch(following, reached) if following is not None else None
+        after = (planned, following.changes) if planned is not None and following is not None else None
+        self._ledger.close_epoch(epoch, self._generation, after)
+        reach("engine.after_checkpoint")
+        self._checkpoint, self._planned = reached, planned
+        status = self.status
+        for name, amount in summed.get("tables", {}).items():
+            status.rows[name] = status.rows.get(name, 0) + amount
+        for name, amount in summed.get("counts", {}).items():
+            status.counts[name] = status.counts.get(name, 0) + amount
+        status.position, status.epochs = epoch.upto, status.epochs + 1
+        status.lag_seconds = time.time() - began
+        status.state, status.attempts, status.error = "ok", 0, None
+        self._rate.count(time.monotonic())
+        self._moved()
+
+    def _rest(self) -> None:
+        """Nothing to deliver now: follow an idle source's position, and wait."""
+        assert self._planner is not None
+        mark = self._planner.idle_mark
+        if mark > self._checkpoint.position:
+            self._ledger.advance(self._flow, self.status.name, mark, self._generation)
+            self._checkpoint = Checkpoint(mark, self._checkpoint.epoch)
+            self.status.position = mark
+            self._moved()
+        if self.status.state == "starting" and mark:
+            self.status.state = "ok"
+        self._news.wait(min(IDLE_WAIT, max(0.0, self._planner.seconds_left())))
+        self._news.clear()
+
+    def _epoch(self, plan: Plan, after: Checkpoint) -> Epoch:
+        return Epoch(
+            self._flow,
+            self.status.name,
+            self._source,
+            after.epoch + 1,
+            after.position,
+            plan.upto,
+            plan.buckets(self._limits.parallelism),
+            self._generation,
+        )
+
+    def _prepare(self, plan: Plan) -> None:
+        """Tables that this epoch brings for the first time, or in a new version."""
+        if self._prepared and not any(s.flags & SliceFlag.SCHEMA for s in plan.slices):
+            return
+        tables = dict(self._catalog.in_force(plan.slices[0].catalog))
+        for s in plan.slices:
+            if s.flags & SliceFlag.SCHEMA:
+                tables.update((e.relation, e) for e in self._catalog.inside(s.segment, s.start, s.end, s.catalog))
+        takes = self._destination.options.takes
+        new = [
+            e.table
+            for e in tables.values()
+            if takes(e.table.schema, e.table.name) and self._prepared.get(e.table.qualified) != e.seq
+        ]
+        if new:
+            self._destination.prepare(new)
+        self._prepared.update((e.table.qualified, e.seq) for e in tables.values())
+
+    def _try_again(self, error: PenstockError) -> bool:
+        """Waits as the retry rules say; false when they are used up or the error will not go away."""
+        status = self.status
+        status.attempts += 1
+        status.error = error.to_data()
+        if error.retry != "timed" or (self._give_up and status.attempts >= self._retry.max_attempts):
+            return False
+        status.state = "retrying"
+        pause = min(self._retry.max, self._retry.base * self._retry.factor ** (status.attempts - 1))
+        pause *= random.uniform(0.5, 1.0)
+        _log.warning(
+            "destination failed, trying again",
+            destination=status.name,
+            code=error.code,
+            reason=error.message,
+            remedy=error.remedy,
+            attempt=status.attempts,
+            seconds=round(pause, 1),
+        )
+        self._prepared.clear()
+        self._halt.wait(pause)
+        return True
+
+    def _fail(self, error: PenstockError) -> None:
+        self.error = error
+        self.status.state, self.status.error = "failed", error.to_data()
+        _log.error(
+            "destination failed", destination=self.status.name, code=error.code, reason=error.message, remedy=error.remedy
+        )
+        self._moved()
+
+
+def _summed(receipts: Sequence[dict[str, Any]]) -> dict[str, Counter[str]]:
+    total: dict[str, Counter[str]] = {"tables": Counter(), "counts": Counter()}
+    for receipt in receipts:
+        for kind, counter in total.items():
+            counter.update(receipt.get(kind) or {})
+    return total

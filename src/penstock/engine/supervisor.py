@@ -1,0 +1,187 @@
+"""The supervisor of the capture process: starts it, listens to it, starts it again after what can pass."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from penstock.embedded.cache import cache_directory
+from penstock.errors import PenstockError, SourceFailed, from_data
+from penstock.sources.base import Prepared, Source
+
+_log = structlog.get_logger()
+
+PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+STEADY = 30.0
+"""Seconds after which a run counts as a success and the pauses begin anew."""
+
+
+class CaptureSupervisor(threading.Thread):
+    """Keeps one capture running; `failed` is set when it cannot be kept running without an operator."""
+
+    def __init__(self, source: Source, kind: str, journal: Path, appended: Callable[[], None]) -> None:
+        super().__init__(name="capture", daemon=True)
+        self._source, self._kind, self._journal = source, kind, journal
+        self._appended = appended
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._confirmed = 0
+        self._stopping = threading.Event()
+        self._exit_code: int | None = None
+        self.told = 0
+        """What the server has been told."""
+        self.error: PenstockError | None = None
+        """Why capture has ended for good."""
+
+    @property
+    def process_id(self) -> int:
+        """The child's process, 0 when there is none."""
+        process = self._process
+        return process.pid if process is not None and process.poll() is None else 0
+
+    def prepare(self) -> tuple[Prepared, bool, int]:
+        """Starts the child up to the point where it has mended the journal, and prepares the source to fit.
+
+        Returns what the source said, whether the journal is new, and up to where it is complete.
+        """
+        opened = self._open()
+        new, mark = bool(opened["new"]), int(opened["mark"])
+        return self._source.prepare(None if new else mark), new, mark
+
+    def begin(self, prepared: Prepared) -> None:
+        """Lets the child copy, and keeps it copying from now on."""
+        self._say({"begin": prepared.start, "recipe": self._source.recipe()})
+        self._say({"confirm": self._confirmed})
+        self.start()
+
+    def confirm(self, position: int) -> None:
+        """Lets the server be told the position; only ever grows."""
+        if position > self._confirmed:
+            self._confirmed = position
+            self._say({"confirm": position})
+
+    def probe(self) -> None:
+        """Asks for a fresh mark of where the log stands."""
+        self._say({"probe": 1})
+
+    def stop(self, seconds: float = 5.0) -> None:
+        """Ends the child in order, else by force."""
+        self._stopping.set()
+        self._say({"stop": 1})
+        process = self._process
+        if process is None:
+            return
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def run(self) -> None:
+        """The thread's body: hears the child, and starts a new one when it ends."""
+        failures = 0
+        while True:
+            began = time.monotonic()
+            error = self._hear()
+            if self._stopping.is_set():
+                return
+            failures = 0 if time.monotonic() - began > STEADY else failures
+            error = error or SourceFailed(f"the capture process ended without a word (exit code {self._exit_code})")
+            while not self._stopping.is_set():
+                if error.retry != "timed":
+                    self.error = error
+                    _log.error("capture failed", code=error.code, reason=error.message, remedy=error.remedy)
+                    self._appended()
+                    return
+                pause = PAUSES[min(failures, len(PAUSES) - 1)]
+                failures += 1
+                _log.warning(
+                    "capture lost, trying again", code=error.code, reason=error.message, remedy=error.remedy, seconds=pause
+                )
+                self._stopping.wait(pause)
+                try:
+                    prepared, _, _ = self.prepare()
+                    self._say({"begin": prepared.start, "recipe": self._source.recipe()})
+                    self._say({"confirm": self._confirmed})
+                    break
+                except PenstockError as failure:
+                    error = failure
+
+    def _open(self) -> dict[str, Any]:
+        self._end_process()
+        environment = {**os.environ}
+        environment.setdefault("NUMBA_CACHE_DIR", str(cache_directory("numba")))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "penstock.engine.capturing"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+        )
+        with self._lock:
+            self._process = process
+        self._say({"source": self._kind, "journal": str(self._journal)})
+        message = self._next()
+        if message is None:
+            raise SourceFailed("the capture process did not start")
+        if "error" in message:
+            raise from_data(message["error"])
+        opened: dict[str, Any] = message["opened"]
+        if opened["cut"]:
+            _log.info("journal tail cut off", bytes=opened["cut"])
+        return opened
+
+    def _hear(self) -> PenstockError | None:
+        """Follows one child to its end; returns why it ended, if it said."""
+        error = None
+        while (message := self._next()) is not None:
+            if "appended" in message:
+                self._appended()
+            elif "told" in message:
+                self.told = max(self.told, int(message["told"]))
+            elif "error" in message:
+                error = from_data(message["error"])
+        self._end_process()
+        return error
+
+    def _next(self) -> dict[str, Any] | None:
+        assert self._process is not None and self._process.stdout is not None
+        line = self._process.stdout.readline()
+        found: dict[str, Any] | None = json.loads(line) if line else None
+        return found
+
+    def _say(self, message: dict[str, Any]) -> None:
+        with self._lock:
+            process = self._process
+            if process is None or process.stdin is None:
+                return
+            try:
+                process.stdin.write(json.dumps(message).encode() + b"\n")
+                process.stdin.flush()
+            except (BrokenPipeError, ValueError):
+                # The child is ending; the thread that hears it knows why.
+                return
+
+    def _end_process(self) -> None:
+        with self._lock:
+            process, self._process = self._process, None
+        if process is None:
+            return
+        if process.stdin is not None:
+            try:
+                process.stdin.close()
+            except BrokenPipeError:
+                pass
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        self._exit_code = process.returncode
+        if process.stdout is not None:
+            process.stdout.close()

@@ -1,0 +1,331 @@
+"""The worker: one flow in one process, from the source's log to every destination's checkpoint."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from penstock.core import connectors
+from penstock.core.flow import DestinationUse, Flow
+from penstock.destinations.base import Destination, Place
+from penstock.engine.acknowledgement import allowed
+from penstock.engine.lanes import Lanes
+from penstock.engine.loop import DestinationLoop
+from penstock.engine.planner import Limits
+from penstock.engine.session import SparkHost
+from penstock.engine.status import DestinationStatus, WorkerStatus
+from penstock.engine.supervisor import CaptureSupervisor
+from penstock.engine.switchboard import Switchboard
+from penstock.errors import FlowRunning, LedgerUnusable, PenstockError, TableWithoutKey, from_data
+from penstock.journal.reader import read_header
+from penstock.journal.retention import journal_size, trim
+from penstock.journal.segment import segment_numbers
+from penstock.ledger.ledger import Ledger
+from penstock.sources.base import Source
+
+_log = structlog.get_logger()
+
+TRIM_INTERVAL = 10.0
+TICK = 0.1
+SLOT_PATIENCE = 15.0
+MAX_ROWS = 100_000
+
+
+class Worker:
+    """Runs a flow until it is stopped, is drained, or cannot go on; SIGKILL at any moment loses nothing."""
+
+    def __init__(self, flow: Flow, state: Path, *, master: str | None = None) -> None:
+        self.flow = flow
+        self.state = state
+        self._journal = Path(flow.config.journal.url) if flow.config.journal.url else state / "journal" / flow.name
+        self._host = SparkHost(state / "run" / flow.name, master)
+        self._stopping = threading.Event()
+        self._news = threading.Event()
+        self._loops: list[DestinationLoop] = []
+        self._destinations: list[tuple[DestinationUse, Destination]] = []
+        self._supervisor: CaptureSupervisor | None = None
+        self._board: Switchboard | None = None
+        self._ledger: Ledger | None = None
+        self._generation = 0
+        self._trimmed_at = 0.0
+        self._source_card = connectors.find("source", flow.source.type)
+        self._source: Source = self._source_card.load("source")(
+            flow.name, self._source_card.options.model_validate(flow.source.options)
+        )
+
+    def run(self, max_empty_reads: int | None = None) -> None:
+        """Runs the flow; with `max_empty_reads` it returns after so many looks at a source that had nothing new.
+
+        Raises the error that ended the flow or, after everything else is done, that of a destination that failed.
+        """
+        lock = _lock(self.state, self.flow.name)
+        outcome: tuple[str, str | None] = ("stopped", None)
+        try:
+            self._start()
+            self._watch(max_empty_reads)
+        except PenstockError as error:
+            outcome = ("failed", f"{error.code}: {error.message}")
+            raise
+        finally:
+            self._shut_down(outcome)
+            os.close(lock)
+
+    def stop(self) -> None:
+        """Ends `run` soon and in order; from any thread or a signal handler."""
+        self._stopping.set()
+        self._news.set()
+
+    def status(self) -> WorkerStatus:
+        """A moment of the flow."""
+        now = time.time()
+        destinations = []
+        for loop in self._loops:
+            s = loop.status
+            destinations.append(
+                DestinationStatus(
+                    s.name, s.type, s.state, s.position, loop.lag(now), dict(s.rows), dict(s.counts), s.epochs,
+                    loop.epochs_per_second(), s.attempts, s.error,
+                )  # fmt: skip
+            )
+        told = self._supervisor.told if self._supervisor is not None else 0
+        mark = max((loop.journal_mark for loop in self._loops), default=0)
+        return WorkerStatus(self.flow.name, journal_size(self._journal), mark, told, destinations)
+
+    @property
+    def process_ids(self) -> dict[str, int]:
+        """The processes that belong to this worker, for people and for tests: `capture` and `jvm`."""
+        capture = self._supervisor.process_id if self._supervisor is not None else 0
+        return {"capture": capture, "jvm": self._host.process_id}
+
+    def _start(self) -> None:
+        os.environ.setdefault("NUMBA_CACHE_DIR", str(_numba_cache()))
+        self._ledger = Ledger(self.state / "ledger.db")
+        self._destinations = [(use, self._destination(use)) for use in self.flow.destinations]
+        self._check_destinations()
+        # The JVM needs seconds: it comes up while the source is being prepared. Its failure shows where lanes are needed.
+        threading.Thread(target=self._warm_up, name="spark", daemon=True).start()
+        supervisor = CaptureSupervisor(self._source, self.flow.source.type, self._journal, self._appended)
+        self._supervisor = supervisor
+        prepared, new, _ = supervisor.prepare()
+        self._check_keys()
+        definition = self.flow.model_dump_json(include={"name"})
+        self._generation = self._ledger.take_over(self.flow.name, prepared.identity, definition)
+        beginning = prepared.start if new else self._oldest()
+        self._board = Switchboard()
+        for use, destination in self._destinations:
+            self._loops.append(self._loop(use, destination, prepared.identity, beginning))
+        supervisor.begin(prepared)
+        for loop in self._loops:
+            loop.start()
+        _log.info("flow started", flow=self.flow.name, generation=self._generation, journal=str(self._journal))
+
+    def _warm_up(self) -> None:
+        try:
+            self._host.context()
+        except PenstockError as error:
+            _log.warning("spark did not start", code=error.code, reason=error.message)
+
+    def _destination(self, use: DestinationUse) -> Destination:
+        card = connectors.find("destination", use.type)
+        found: Destination = card.load("destination")(self._place(use), card.options.model_validate(use.options))
+        return found
+
+    def _place(self, use: DestinationUse) -> Place:
+        return Place(self.flow.name, use.name, self.state / "staging" / self.flow.name / use.name)
+
+    def _check_destinations(self) -> None:
+        """Refuses to start when a destination cannot work as it is set up, or none can at all."""
+        problems: list[PenstockError] = []
+        for use, destination in self._destinations:
+            findings = [f for f in destination.check() if not f.ok]
+            if findings:
+                first = findings[0]
+                message = f"destination {use.name}: {first.detail or first.subject}"
+                data = {"code": first.code or "destination_failed", "message": message, "remedy": first.remedy}
+                problems.append(from_data(data))
+        final = [p for p in problems if p.retry != "timed"]
+        if final or (problems and len(problems) == len(self._destinations)):
+            raise (final or problems)[0]
+
+    def _check_keys(self) -> None:
+        tables = self._source.discover()
+        for use, destination in self._destinations:
+            if not connectors.find("destination", use.type).capabilities.get("needs_key"):
+                continue
+            for table in tables:
+                if not table.key and destination.options.takes(table.schema, table.name):
+                    raise TableWithoutKey(
+                        f"destination {use.name}: table {table.qualified} has no key to apply changes by",
+                        remedy=f'ALTER TABLE {_quoted(table.schema)}.{_quoted(table.name)} ADD PRIMARY KEY (…); or exclude it:'
+                        f" destinations[{use.name}].options.exclude: [{table.qualified}]",
+                    )
+
+    def _oldest(self) -> int:
+        header = read_header(self._journal, segment_numbers(self._journal)[0])
+        return header.mark if header is not None else 0
+
+    def _loop(self, use: DestinationUse, destination: Destination, identity: str, beginning: int) -> DestinationLoop:
+        assert self._ledger is not None and self._board is not None
+        if self._ledger.checkpoint(self.flow.name, use.name) is None:
+            # A lost ledger must not make a destination that holds its position take everything again.
+            beginning = max(beginning, destination.committed() or 0)
+        checkpoint = self._ledger.begin(self.flow.name, use.name, beginning, self._generation)
+        card = connectors.find("destination", use.type)
+        setup: dict[str, Any] = {
+            "flow": self.flow.name,
+            "name": use.name,
+            "destination": use.type,
+            "options": use.options,
+            "source": self.flow.source.type,
+            "staging": str(self._place(use).staging),
+            "journal": str(self._journal),
+        }
+        rules, retry = (use.batch, self.flow.config.batch), self.flow.config.retry
+        capabilities = card.capabilities
+        limits = Limits(
+            max_rows=_first(rules[0].max_rows, rules[1].max_rows, MAX_ROWS),
+            max_bytes=_first(rules[0].max_bytes, rules[1].max_bytes, int(capabilities.get("max_bytes", 64 << 20))),
+            max_wait=_first(rules[0].max_wait, rules[1].max_wait, float(capabilities.get("max_wait", 0.0))),
+            parallelism=self.flow.parallelism,
+        )
+        return DestinationLoop(
+            flow=self.flow.name,
+            source=identity,
+            generation=self._generation,
+            journal=self._journal,
+            destination=destination,
+            lanes=Lanes(self._host, self._board, f"{self.flow.name}/{use.name}", setup, self.flow.parallelism),
+            ledger=self._ledger,
+            checkpoint=checkpoint,
+            limits=limits,
+            retry=retry,
+            give_up=self.flow.config.give_up_policy == "on_retry_exhaustion",
+            status=DestinationStatus(use.name, use.type),
+            moved=self._moved,
+        )
+
+    def _appended(self) -> None:
+        """Capture has made something visible, or has ended."""
+        for loop in self._loops:
+            loop.notice()
+        if self._supervisor is not None and self._supervisor.error is not None:
+            self._news.set()
+
+    def _moved(self) -> None:
+        """A checkpoint has moved: the source may be told what the policy allows."""
+        assert self._supervisor is not None
+        checkpoints = {loop.status.name: loop.status.position for loop in self._loops}
+        journal = max(loop.journal_mark for loop in self._loops)
+        self._supervisor.confirm(allowed(self.flow, checkpoints, journal))
+        if any(loop.error is not None for loop in self._loops):
+            self._news.set()
+
+    def _watch(self, max_empty_reads: int | None) -> None:
+        """Until something ends the flow: looks after capture, failed destinations, retention and, if asked, the drain."""
+        assert self._supervisor is not None
+        empty, delivered = 0, -1
+        while not self._stopping.is_set():
+            self._news.wait(TICK if max_empty_reads is not None else 1.0)
+            self._news.clear()
+            if self._supervisor.error is not None:
+                raise self._supervisor.error
+            self._check_loops()
+            self._trim()
+            if max_empty_reads is None:
+                continue
+            count = sum(loop.status.epochs for loop in self._loops)
+            empty = empty + 1 if count == delivered else 0
+            delivered = count
+            if not self._is_drained(self._source.head()):
+                empty = 0
+            if empty >= max_empty_reads:
+                break
+        self._raise_failed()
+
+    def _is_drained(self, head: int) -> bool:
+        """Whether everything up to `head` has reached every destination that works; asks for a fresh mark if not."""
+        assert self._supervisor is not None
+        working = [loop for loop in self._loops if loop.error is None]
+        if all(loop.status.position >= head and loop.is_idle() for loop in working):
+            return True
+        if all(loop.is_idle() for loop in working):
+            self._supervisor.probe()
+        return False
+
+    def _check_loops(self) -> None:
+        if self._loops and all(loop.error is not None for loop in self._loops):
+            self._raise_failed()
+
+    def _raise_failed(self) -> None:
+        for loop in self._loops:
+            if loop.error is not None:
+                raise loop.error
+
+    def _trim(self) -> None:
+        if time.monotonic() - self._trimmed_at < TRIM_INTERVAL:
+            return
+        self._trimmed_at = time.monotonic()
+        rules = self.flow.config.journal
+        passed = min(loop.status.position for loop in self._loops)
+        removed = trim(self._journal, passed, rules.retention, rules.max_bytes)
+        if removed:
+            _log.info("journal trimmed", segments=len(removed))
+
+    def _shut_down(self, outcome: tuple[str, str | None]) -> None:
+        for loop in self._loops:
+            loop.stop()
+        for loop in self._loops:
+            if loop.is_alive():
+                loop.join(10)
+        if self._supervisor is not None:
+            self._supervisor.stop()
+        for loop in self._loops:
+            loop.close()
+        for _, destination in self._destinations:
+            destination.close()
+        if self._board is not None:
+            self._board.close()
+        self._host.stop()
+        self._source.close()
+        if self._ledger is not None:
+            if self._generation:
+                self._ledger.leave(self.flow.name, self._generation, *outcome)
+            self._ledger.close()
+
+
+def _first(*choices: Any) -> Any:
+    return next(c for c in choices if c is not None)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _numba_cache() -> Path:
+    from penstock.embedded.cache import cache_directory
+
+    return cache_directory("numba")
+
+
+def _lock(state: Path, flow: str) -> int:
+    """Makes this process the only one that runs the flow from this state directory."""
+    try:
+        state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file = os.open(state / f"{flow}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise LedgerUnusable(f"the state directory {state} cannot be used: {error.strerror}") from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.read(file, 32).decode(errors="replace").strip()
+        os.close(file)
+        raise FlowRunning(f"flow {flow} is already run by process {holder or '?'} from {state}", flow=flow) from None
+    os.truncate(file, 0)
+    os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
+    return file

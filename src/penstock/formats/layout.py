@@ -1,0 +1,187 @@
+"""The columnar layout of changes: `__op` to `__before`, then the table's own columns, as Arrow record batches.
+
+One row per change, in log order. An update that changed its key is one row whose `__before` holds the old key.
+`__unchanged` names the columns of the new row that the log did not carry: NULL there means "not known", elsewhere it means
+NULL. `__unknown`, the last field of `__before`, does the same for the old row; it is null when the whole old row is known.
+
+A table's own column that is called like one of these names, in any case, is written with one more underscore in front,
+as many times as it takes to be unique; its own name stands in the field's metadata, and the reader gives it back.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.core.batch import Batch, Image, Op
+from penstock.core.schema import Column, TableSchema
+from penstock.formats.event_id import event_ids
+
+UNKNOWN = "__unknown"
+OP_NAMES = {
+    Op.INSERT: "insert",
+    Op.UPDATE: "update",
+    Op.DELETE: "delete",
+    Op.TRUNCATE: "truncate",
+    Op.SNAPSHOT: "snapshot",
+    Op.MESSAGE: "message",
+    Op.ENTER: "update",
+}
+_META = (
+    pa.field("__op", pa.string(), nullable=False),
+    pa.field("__position", pa.int64(), nullable=False),
+    pa.field("__ordinal", pa.int64(), nullable=False),
+    pa.field("__event_id", pa.string(), nullable=False),
+    pa.field("__committed_at", pa.timestamp("us", "UTC")),
+    pa.field("__xid", pa.int64()),
+    pa.field("__schema_version", pa.int32(), nullable=False),
+    pa.field("__unchanged", pa.list_(pa.string()), nullable=False),
+)
+META_NAMES = (*(f.name for f in _META), "__before")
+_RESERVED = frozenset((*META_NAMES, UNKNOWN))
+_OPS = pa.array([OP_NAMES.get(Op(code)) if code else None for code in range(len(Op) + 1)], pa.string())
+
+
+@lru_cache(maxsize=1024)
+def layout_schema(table: TableSchema) -> pa.Schema:
+    """The Arrow schema of a table's changes; its metadata says schema, table, key, version and native types."""
+    own = [
+        pa.field(written, column.type, metadata={"native": column.native, "name": column.name})
+        for written, column in zip(_written_names(table), table.columns, strict=True)
+    ]
+    before = pa.struct([*own, pa.field(UNKNOWN, pa.list_(pa.string()))])
+    metadata = {
+        "schema": table.schema,
+        "table": table.name,
+        "key": json.dumps(table.key),
+        "version": str(table.version),
+        "identity": table.identity,
+        "native": json.dumps({c.name: c.native for c in table.columns}),
+    }
+    return pa.schema([*_META, pa.field("__before", before), *own], metadata=metadata)
+
+
+def to_layout(batch: Batch, source: str) -> pa.RecordBatch:
+    """The batch's changes in the layout, in order, LEAVE rows left out; `source` begins every event id."""
+    batch = _without_leaves(batch)
+    table, count = batch.table, len(batch)
+    op = batch.op.to_numpy(zero_copy_only=False)
+    image = batch.image.to_numpy(zero_copy_only=False)
+    unchanged = _unchanged(batch, op)
+    meta = [
+        pc.take(_OPS, batch.op),
+        batch.position,
+        batch.ordinal,
+        event_ids(source, batch.position, batch.ordinal),
+        batch.committed_at,
+        batch.xid,
+        pa.array(np.full(count, table.version, dtype=np.int32)),
+        _name_lists(table, unchanged, count),
+    ]
+    schema = layout_schema(table)
+    before = _before(batch, schema.field("__before").type, op, image)
+    columns = [_blank(column, unchanged, i) for i, column in enumerate(batch.rows.columns)]
+    return pa.RecordBatch.from_arrays([*meta, before, *columns], schema=schema)
+
+
+def table_of(schema: pa.Schema) -> TableSchema:
+    """The table that a layout schema describes; ValueError when the schema is not of this layout."""
+    metadata = schema.metadata or {}
+    if b"version" not in metadata or schema.names[: len(META_NAMES)] != list(META_NAMES):
+        raise ValueError("these columns are not in penstock's layout of changes")
+    columns = []
+    for field in list(schema)[len(META_NAMES) :]:
+        about = field.metadata or {}
+        columns.append(Column(about.get(b"name", field.name.encode()).decode(), field.type, about.get(b"native", b"").decode()))
+    return TableSchema(
+        metadata[b"schema"].decode(),
+        metadata[b"table"].decode(),
+        tuple(columns),
+        tuple(json.loads(metadata[b"key"])),
+        int(metadata[b"version"]),
+        metadata.get(b"identity", b"").decode(),
+    )
+
+
+def rows_of(changes: pa.RecordBatch) -> pa.RecordBatch:
+    """The table's own columns of changes in the layout, under their own names."""
+    return pa.RecordBatch.from_arrays(changes.columns[len(META_NAMES) :], schema=table_of(changes.schema).arrow)
+
+
+def _written_names(table: TableSchema) -> list[str]:
+    own = {column.name for column in table.columns}
+    written = []
+    for column in table.columns:
+        name = column.name
+        while name.lower() in _RESERVED or (name != column.name and name in own):
+            name = f"_{name}"
+        written.append(name)
+    return written
+
+
+def _without_leaves(batch: Batch) -> Batch:
+    keep = pc.not_equal(batch.op, pa.scalar(int(Op.LEAVE), pa.uint8()))
+    if pc.all(keep, min_count=0).as_py():
+        return batch
+    return batch.filter(keep)
+
+
+def _unchanged(batch: Batch, op: Any) -> Any:
+    """Which cells of new rows the log did not carry, as a boolean matrix; None when it carried all."""
+    if all(mask is None for mask in batch.unchanged):
+        return None
+    matrix = np.zeros((len(batch), len(batch.table.columns)), dtype=np.bool_)
+    for i, mask in enumerate(batch.unchanged):
+        if mask is not None:
+            matrix[:, i] = mask.to_numpy(zero_copy_only=False)
+    matrix[(op == Op.DELETE) | (op == Op.TRUNCATE)] = False
+    return matrix
+
+
+def _name_lists(table: TableSchema, matrix: Any, count: int) -> pa.Array:
+    """Per row the names of the columns that the matrix marks."""
+    if matrix is None:
+        return pa.ListArray.from_arrays(pa.array(np.zeros(count + 1, dtype=np.int32)), pa.array([], pa.string()))
+    offsets = np.zeros(count + 1, dtype=np.int32)
+    np.cumsum(matrix.sum(axis=1), out=offsets[1:])
+    names = pa.array([column.name for column in table.columns], pa.string())
+    return pa.ListArray.from_arrays(pa.array(offsets), names.take(pa.array(np.nonzero(matrix)[1])))
+
+
+def _before(batch: Batch, kind: pa.StructType, op: Any, image: Any) -> pa.Array:
+    """The old rows: from `before` for updates, from the row itself for deletes, null where nothing is known."""
+    count = len(batch)
+    deleted = op == Op.DELETE
+    known = (image != Image.NONE) & (deleted | (op == Op.UPDATE) | (op == Op.ENTER))
+    if batch.before is None:
+        known &= deleted
+    if not known.any():
+        return pa.nulls(count, kind)
+    key_only = known & (image == Image.KEY)
+    if batch.before is None:
+        children = list(batch.rows.columns)
+    elif not deleted.any():
+        children = list(batch.before.columns)
+    else:
+        old = pa.array(deleted)
+        children = [pc.if_else(old, row, was) for row, was in zip(batch.rows.columns, batch.before.columns, strict=True)]
+    unknown = None
+    if key_only.any():
+        unknown = np.zeros((count, len(children)), dtype=np.bool_)
+        unknown[np.ix_(key_only, [i for i in range(len(children)) if i not in batch.table.key_indexes])] = True
+        children = [_blank(child, unknown, i) for i, child in enumerate(children)]
+    lists = pc.if_else(pa.array(key_only), _name_lists(batch.table, unknown, count), pa.scalar(None, pa.list_(pa.string())))
+    absent = pa.array(~known)
+    return pa.StructArray.from_arrays([*children, lists], fields=list(kind), mask=absent)
+
+
+def _blank(column: pa.Array, unknown: Any, index: int) -> pa.Array:
+    """The column with NULL where its value is not known, so that what stands there cannot differ between replays."""
+    if unknown is None or not unknown[:, index].any():
+        return column
+    return pc.if_else(pa.array(unknown[:, index]), pa.scalar(None, column.type), column)

@@ -1,0 +1,1 @@
+"""One folder per source, found by scan."""

@@ -1,0 +1,135 @@
+"""The source contract: a driver half that prepares, a capture that copies the log, a decoder that reads the copy.
+
+Who calls, when, and what may run twice
+---------------------------------------
+`Source` lives in the worker (driver). `check` and `discover` only look. `prepare` makes what the flow needs on the server
+(publication, slot) if the options allow, and verifies that the slot can continue where the journal ends; it may run any
+number of times and creates nothing twice. `head` and `confirmed` ask the server and are cheap enough to be called once a
+second.
+
+`Capture` runs in a child process of the worker, made there from the plain data that `Source.recipe` returned. `run` reads
+the log from `journal.end` on and appends it, and returns only when `link.stopping` is set; it raises an error of ours when
+the connection is lost, and the worker starts the child again. Nothing it has not made durable may be confirmed: it tells
+the server `link.confirmed` and no more.
+
+`Decoder` runs in lanes (executors) and is pure: the same slices and bucket give the same batches, for ever.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.core.batch import Batch
+from penstock.core.finding import Finding
+from penstock.core.schema import TableSchema
+from penstock.journal.reader import SliceReader
+from penstock.journal.record import Slice
+from penstock.journal.writer import JournalWriter
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What `Source.prepare` found or made: the source's identity, and where a new journal begins."""
+
+    identity: str
+    """Short, stable for one database of one server: it enters event ids and guards the flow's state."""
+    start: int
+    """Position from which the slot delivers when the journal is empty."""
+
+
+class Source(ABC):
+    """Driver half; `flow` is the flow's name, from which slot and publication get theirs."""
+
+    def __init__(self, flow: str, options: Any) -> None:
+        self.flow = flow
+        self.options = options
+
+    @abstractmethod
+    def check(self) -> list[Finding]:
+        """Everything that stands in the way, at once, each with the SQL that mends it; changes nothing."""
+
+    @abstractmethod
+    def discover(self) -> list[TableSchema]:
+        """The tables that the flow takes, with their keys, as the catalogue has them now."""
+
+    @abstractmethod
+    def prepare(self, journal_end: int | None) -> Prepared:
+        """Publication and slot ready for a journal that ends there (None: a new one); idempotent.
+
+        SlotMissing, SlotLost, SlotInUse or SourceGap when the slot cannot continue the journal.
+        """
+
+    @abstractmethod
+    def head(self) -> int:
+        """The position up to which the server's log is durable now."""
+
+    @abstractmethod
+    def confirmed(self) -> int:
+        """The position that the server holds as confirmed for this flow."""
+
+    @abstractmethod
+    def recipe(self) -> dict[str, Any]:
+        """Plain data from which the capture process makes its `Capture`."""
+
+    def close(self) -> None:
+        """Gives back connections."""
+
+
+class Link(ABC):
+    """What a capture and its worker tell each other."""
+
+    @property
+    @abstractmethod
+    def confirmed(self) -> int:
+        """The position that the server may be told; only ever grows."""
+
+    @property
+    @abstractmethod
+    def stopping(self) -> bool:
+        """Whether the worker has asked for an orderly end, or is gone."""
+
+    @property
+    @abstractmethod
+    def probes(self) -> int:
+        """How many times the worker has asked where the log stands; each wants a mark from the server's next answer."""
+
+    @abstractmethod
+    def on_confirmed(self, call: Callable[[], None]) -> None:
+        """Has `call` called, from another thread, whenever `confirmed` has grown."""
+
+    @abstractmethod
+    def appended(self) -> None:
+        """Tells the worker that the journal has grown."""
+
+    @abstractmethod
+    def told(self, position: int) -> None:
+        """Tells the worker what the server has been told."""
+
+
+class Capture(ABC):
+    """Child-process half: copies the server's log into the journal."""
+
+    def __init__(self, recipe: Mapping[str, Any]) -> None:
+        self.recipe = recipe
+
+    @abstractmethod
+    def run(self, journal: JournalWriter, link: Link) -> None:
+        """Copies until `link.stopping`; raises an error of ours when it cannot go on."""
+
+
+class Decoder(ABC):
+    """Executor half: journal bytes to batches."""
+
+    @abstractmethod
+    def decode(
+        self,
+        journal: SliceReader,
+        slices: Sequence[Slice],
+        bucket: int,
+        buckets: int,
+        takes: Callable[[TableSchema], bool],
+    ) -> Iterator[Batch]:
+        """The changes of one bucket of the slices, in log order per table; tables that `takes` refuses are passed over."""

@@ -1,0 +1,268 @@
+"""The assembly: bytes from the socket become slices of the journal, whole transactions first, big ones in pieces.
+
+A small transaction waits in the buffer until it has committed. One that outgrows a slice is written in pieces, which become
+visible together with its commit. A row too big for the buffer passes through it in parts.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from penstock.errors import ProtocolBroken
+from penstock.journal.catalog import Entry
+from penstock.journal.record import Slice, SliceFlag
+from penstock.journal.writer import JournalWriter
+from penstock.sources.postgres import walk as w
+from penstock.sources.postgres.relation import Relation, RelationBook, parse_relation
+
+BUFFER_BYTES = 32 << 20
+SLICE_BYTES = 4 << 20
+HUGE_BYTES = 8 << 20
+SYNC_BYTES = 16 << 20
+
+_HEAD = 30
+"""Bytes of a frame before the pgoutput message."""
+
+
+@dataclass
+class _Pieces:
+    """Pieces of the open transaction: written, not yet visible."""
+
+    slices: list[Slice] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
+
+
+class Assembly:
+    """Takes bytes in the order of the stream and publishes slices in the order of the log."""
+
+    def __init__(self, journal: JournalWriter, book: RelationBook) -> None:
+        self._journal = journal
+        self._book = book
+        self._state = w.new_state()
+        self._buffer = bytearray(BUFFER_BYTES)
+        self._array = np.frombuffer(self._buffer, np.uint8)
+        self._view = memoryview(self._buffer)
+        self._fill = 0
+        self._at = 0
+        self._left = 0
+        self._huge = 0
+        self._early = False
+        self._unsynced = 0
+        self._pieces = _Pieces()
+        self._slices: list[Slice] = []
+        self._entries: list[Entry] = []
+        self._relations: list[tuple[int, Relation]] = []
+        self.other: bytes | None = None
+        """A frame that is not part of the copy stream (an error, its end): type byte and payload."""
+
+    @property
+    def messages(self) -> int:
+        """How many pgoutput messages have been walked."""
+        return int(self._state[w.MESSAGES])
+
+    def room(self) -> memoryview:
+        """Where the next bytes of the stream go; never empty."""
+        self._compact()
+        return self._view[self._fill :]
+
+    def reply_wanted(self) -> bool:
+        """Whether the server has asked for a status since the last call."""
+        wanted = bool(self._state[w.REPLY_WANTED])
+        self._state[w.REPLY_WANTED] = 0
+        return wanted
+
+    def arrived(self, count: int) -> None:
+        """Notes that `count` bytes have been put into `room`."""
+        self._fill += count
+
+    def take(self) -> None:
+        """Walks what has arrived and appends every slice that is whole or full."""
+        if self._left and not self._pass_through():
+            return
+        state = self._state
+        while True:
+            self._at, reason = w.walk(self._array, self._at, self._fill, state, SLICE_BYTES, HUGE_BYTES)
+            if reason == w.RELATION:
+                self._note_relation()
+            elif reason == w.CUT:
+                self._append_run()
+            elif reason == w.PIECE:
+                self._append_piece(self._at)
+            elif reason == w.LAST_PIECE:
+                self._append_last_piece()
+            elif reason == w.BROKEN:
+                raise ProtocolBroken("the server sent bytes that are not the replication protocol")
+            else:
+                break
+        if state[w.RUN_END] > state[w.RUN_START]:
+            self._append_run()
+        if reason == w.HUGE:
+            self._begin_huge()
+        elif reason == w.OTHER:
+            self._note_other()
+
+    def publish(self, bare: bool) -> bool:
+        """Makes the appended transactions durable and visible; a mere advance of the position only if `bare`."""
+        early, self._early = self._early, False
+        if self._left:
+            # Nothing may be written into the middle of a row that is passing through.
+            return early
+        mark = max(int(self._state[w.KEEPALIVE]), self._slices[-1].last if self._slices else 0)
+        if not self._slices and (not bare or mark <= self._journal.mark or self._pieces.slices):
+            return early
+        now = time.time_ns() // 1000
+        self._journal.publish([s._replace(appended_at=now) for s in self._slices], self._entries, mark)
+        self._slices, self._entries, self._unsynced = [], [], 0
+        return True
+
+    def _compact(self) -> None:
+        keep = int(self._state[w.RUN_START])
+        if keep == self._fill:
+            self._fill = 0
+        elif self._fill > BUFFER_BYTES // 2:
+            rest = self._fill - keep
+            self._buffer[:rest] = self._buffer[keep : self._fill]
+            self._fill = rest
+        else:
+            return
+        self._at -= keep
+        for name in (w.RUN_START, w.RUN_END, w.TRANSACTION_START):
+            self._state[name] -= keep
+        self._relations = [(at - keep, relation) for at, relation in self._relations]
+
+    def _note_relation(self) -> None:
+        start, state = self._at, self._state
+        following = start + 1 + int.from_bytes(self._buffer[start + 1 : start + 5], "big")
+        relation = parse_relation(bytes(self._buffer[start + _HEAD : following]))
+        if not self._is_known(relation):
+            if state[w.RUN_END] > state[w.RUN_START]:
+                # Epochs end before a schema change, so the transactions before it get a slice of their own.
+                self._append_run()
+            self._relations.append((start, relation))
+            state[w.TRANSACTION_FLAGS] |= int(SliceFlag.SCHEMA)
+        self._at = following
+        state[w.MESSAGES] += 1
+
+    def _is_known(self, relation: Relation) -> bool:
+        waiting = [r for _, r in self._relations if r.oid == relation.oid]
+        return waiting[-1] == relation if waiting else self._book.is_known(relation)
+
+    def _append_run(self) -> None:
+        """Whole transactions become a slice that the next group makes visible."""
+        state = self._state
+        start, end = int(state[w.RUN_START]), int(state[w.RUN_END])
+        record, entries = self._append(start, end, int(state[w.RUN_CHANGES]), int(state[w.RUN_FLAGS]))
+        record = record._replace(
+            first=int(state[w.RUN_FIRST]), last=int(state[w.RUN_LAST]), transactions=int(state[w.RUN_TRANSACTIONS])
+        )
+        self._slices.append(record)
+        self._entries += entries
+        self._begin_run(end)
+
+    def _begin_run(self, start: int) -> None:
+        state = self._state
+        state[w.RUN_START] = state[w.RUN_END] = start
+        state[w.RUN_CHANGES] = state[w.RUN_TRANSACTIONS] = state[w.RUN_FLAGS] = 0
+
+    def _append_piece(self, end: int) -> None:
+        """The open transaction's bytes up to `end` are written; they become visible with its commit."""
+        state = self._state
+        if state[w.RUN_END] > state[w.RUN_START]:
+            self._append_run()
+        changes = int(state[w.ORDINAL] - state[w.PIECE_ORDINAL])
+        record, entries = self._append(int(state[w.RUN_START]), end, changes, 0)
+        self._pieces.entries += entries
+        self._hold(record)
+        state[w.RUN_START] = state[w.RUN_END] = state[w.TRANSACTION_START] = end
+
+    def _hold(self, record: Slice) -> None:
+        state = self._state
+        self._pieces.slices.append(record._replace(ordinal=int(state[w.PIECE_ORDINAL])))
+        state[w.PIECE_ORDINAL] = state[w.ORDINAL]
+        state[w.PIECES] += 1
+        self._unsynced += record.size
+        if self._unsynced >= SYNC_BYTES:
+            # The disk works while the transaction arrives, not all at once at its commit.
+            self._journal.sync()
+            self._unsynced = 0
+
+    def _append_last_piece(self) -> None:
+        """The transaction has committed: all its pieces become slices, in order, with its position."""
+        state = self._state
+        end = int(state[w.RUN_END])
+        record, entries = self._append(int(state[w.RUN_START]), end, int(state[w.RUN_CHANGES]), 0)
+        self._hold(record)
+        # One set of flags for the whole transaction: an epoch that begins with it must know what to expect.
+        flags = int(state[w.TRANSACTION_FLAGS]) | int(SliceFlag.PIECE)
+        last = len(self._pieces.slices) - 1
+        for i, piece in enumerate(self._pieces.slices):
+            ending = int(SliceFlag.LAST_PIECE) if i == last else 0
+            position = int(state[w.RUN_LAST])
+            self._slices.append(
+                piece._replace(
+                    first=position,
+                    last=position,
+                    xid=int(state[w.XID]),
+                    committed_at=int(state[w.COMMITTED_AT]),
+                    transactions=1 if ending else 0,
+                    flags=flags | ending,
+                )
+            )
+        self._entries += self._pieces.entries + entries
+        self._pieces = _Pieces()
+        state[w.PIECES] = 0
+        self._begin_run(end)
+
+    def _begin_huge(self) -> None:
+        """A row's frame is larger than the buffer should hold: from here on it goes straight to the journal."""
+        state = self._state
+        if self._at > state[w.RUN_START]:
+            self._append_piece(self._at)
+        start = self._at
+        if self._buffer[start + _HEAD] == ord("U") and self._buffer[start + _HEAD + 5] == ord("K"):
+            state[w.TRANSACTION_FLAGS] |= w.KEY_CHANGE
+        state[w.ORDINAL] += 1
+        state[w.MESSAGES] += 1
+        # What has committed before need not wait for a row that may take seconds to arrive.
+        self._early = self.publish(bare=False)
+        self._huge = self._book.seq
+        self._left = 1 + int.from_bytes(self._buffer[start + 1 : start + 5], "big")
+        self._journal.open_slice()
+        self._pass_through()
+
+    def _pass_through(self) -> bool:
+        """Hands the buffer's share of a huge row to the journal; true when the row is whole."""
+        end = min(self._at + self._left, self._fill)
+        self._journal.extend(self._view[self._at : end])
+        self._left -= end - self._at
+        self._at = end
+        for name in (w.RUN_START, w.RUN_END, w.TRANSACTION_START):
+            self._state[name] = end
+        if self._left:
+            return False
+        segment, begin, stop, checksum = self._journal.close_slice()
+        self._hold(_slice(segment, begin, stop, checksum, 1, 0, self._huge))
+        return True
+
+    def _note_other(self) -> None:
+        start = self._at
+        length = int.from_bytes(self._buffer[start + 1 : start + 5], "big")
+        if start + 1 + length > self._fill:
+            return
+        self.other = bytes(self._buffer[start : start + 1]) + bytes(self._buffer[start + 5 : start + 1 + length])
+        self._at = start + 1 + length
+
+    def _append(self, start: int, end: int, changes: int, flags: int) -> tuple[Slice, list[Entry]]:
+        """Writes a slice; table versions that begin inside it get their place."""
+        catalog = self._book.seq
+        segment, begin, stop, checksum = self._journal.append(self._view[start:end])
+        entries = [self._book.enter(r, segment, begin + at - start) for at, r in self._relations if start <= at < end]
+        self._relations = [(at, r) for at, r in self._relations if not start <= at < end]
+        return _slice(segment, begin, stop, checksum, changes, flags, catalog), entries
+
+
+def _slice(segment: int, start: int, end: int, checksum: int, changes: int, flags: int, catalog: int) -> Slice:
+    return Slice(segment, start, end, 0, 0, 0, 0, 0, 0, checksum, changes, 0, flags, catalog)

@@ -1,0 +1,106 @@
+"""The control connection: ordinary SQL beside the replication stream, in a pinned session, errors already ours."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, LiteralString
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.rows import dict_row
+from psycopg.sql import Composed
+
+from penstock.sources.postgres.wire import SESSION_OPTIONS, translate_psycopg
+
+Row = dict[str, Any]
+
+# A role may be read-only by default, or have timeouts that a wait for a lock or for a new slot would meet.
+SESSION = f"{SESSION_OPTIONS} -c default_transaction_read_only=off -c statement_timeout=60s -c lock_timeout=30s -c idle_session_timeout=0"
+
+
+def pinned(dsn: str, flow: str) -> str:
+    """The dsn with the session's settings, which win over those of role and database; `options` of the dsn come first."""
+    given = conninfo_to_dict(dsn)
+    extra = {"options": f"{given.get('options') or ''} {SESSION}".strip(), "client_encoding": "UTF8"}
+    if "connect_timeout" not in given:
+        extra["connect_timeout"] = "10"
+    if "application_name" not in given:
+        extra["application_name"] = application_name(flow)
+    return make_conninfo(dsn, **extra)
+
+
+def application_name(flow: str) -> str:
+    """By what the server's own views show connections of the flow."""
+    return f"penstock {flow}"
+
+
+class Control:
+    """One connection in autocommit, opened on use and again when it was lost; usable from several threads."""
+
+    def __init__(self, dsn: str, flow: str) -> None:
+        self.dsn = dsn
+        self._flow = flow
+        self._lock = threading.Lock()
+        self._connection: psycopg.Connection[Row] | None = None
+
+    @property
+    def version(self) -> int:
+        """The server's version as a number, such as 180006."""
+        with self._lock, self._translated():
+            return self._open().info.server_version
+
+    @property
+    def database(self) -> str:
+        """The name of the database as the server has it."""
+        with self._lock, self._translated():
+            return self._open().info.dbname
+
+    @property
+    def user(self) -> str:
+        """The role that is logged in."""
+        with self._lock, self._translated():
+            return self._open().info.user
+
+    def rows(self, sql: LiteralString, values: Mapping[str, Any] | None = None) -> list[Row]:
+        """The rows of a query; asked once more when a kept connection turns out to be lost."""
+        with self._lock, self._translated():
+            kept = self._connection is not None and not self._connection.closed
+            try:
+                return self._open().execute(sql, values).fetchall()
+            except psycopg.OperationalError:
+                if not kept or (self._connection is not None and not self._connection.closed):
+                    raise
+                return self._open().execute(sql, values).fetchall()
+
+    def row(self, sql: LiteralString, values: Mapping[str, Any] | None = None) -> Row:
+        """The one row of a query."""
+        return self.rows(sql, values)[0]
+
+    def execute(self, statement: Composed) -> None:
+        """Runs a statement that changes something; never twice."""
+        with self._lock, self._translated():
+            self._open().execute(statement)
+
+    def close(self) -> None:
+        """Gives the connection back."""
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def _open(self) -> psycopg.Connection[Row]:
+        if self._connection is None or self._connection.closed:
+            # prepare_threshold: named statements would not survive a pooler between us and the server.
+            self._connection = psycopg.connect(
+                pinned(self.dsn, self._flow), autocommit=True, row_factory=dict_row, prepare_threshold=None
+            )
+        return self._connection
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.Error as error:
+            raise translate_psycopg(error, self.dsn) from error

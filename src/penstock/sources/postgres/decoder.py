@@ -1,0 +1,198 @@
+"""The decoder: slices of the journal to Arrow batches, for one bucket of the keys. Pure: same slices, same batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.core.batch import Batch
+from penstock.core.position import format_lsn
+from penstock.core.schema import TableSchema
+from penstock.errors import DecodeFailed
+from penstock.journal.catalog import Entry
+from penstock.journal.reader import SliceReader
+from penstock.journal.record import Slice, SliceFlag
+from penstock.sources.base import Decoder
+from penstock.sources.postgres import columns, scan, values
+
+STEP_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class _Relations:
+    """The table versions that a step may meet, as the scan takes them."""
+
+    entries: list[Entry]
+    oids: Any
+    values: Any
+    keys: Any
+    key_counts: Any
+    taken: Any
+    change_at: Any
+    change_oid: Any
+    change_entry: Any
+
+
+class PostgresDecoder(Decoder):
+    """Keeps buffers and catalogue views from call to call, nothing that could change a result."""
+
+    def decode(
+        self,
+        journal: SliceReader,
+        slices: Sequence[Slice],
+        bucket: int,
+        buckets: int,
+        takes: Callable[[TableSchema], bool],
+    ) -> Iterator[Batch]:
+        """The changes of one bucket, a step of the slices at a time, so that memory does not grow with the epoch."""
+        for group in _steps(slices):
+            b, starts = journal.read(group)
+            relations = _relations(journal, group, starts, takes)
+            yield from self._step(b, group, starts, relations, bucket, buckets)
+
+    def _step(
+        self, b: Any, group: Sequence[Slice], starts: list[int], relations: _Relations, bucket: int, buckets: int
+    ) -> Iterator[Batch]:
+        table = np.zeros((len(group), scan.INPUTS), np.int64)
+        for i, (s, start) in enumerate(zip(group, starts, strict=True)):
+            piece = 1 if s.flags & SliceFlag.PIECE else 0
+            table[i] = (start, start + s.size, piece, s.first if piece else 0, s.xid, s.committed_at, s.ordinal)
+        # A key change gives two rows, so twice the changes is room enough.
+        out = np.empty((scan.OUTPUTS, 2 * sum(s.changes for s in group) + 1), np.int64)
+        r = relations
+        count, at = scan.scan(
+            b, table, bucket, buckets, r.oids, r.values, r.keys, r.key_counts, r.taken, r.change_at, r.change_oid, r.change_entry, out
+        )  # fmt: skip
+        if count < 0:
+            raise _undecodable(int(count), group)
+        rows = out[:, :count]
+        if not count:
+            return
+        numbers = np.unique(rows[scan.ENTRY])
+        for number in numbers:
+            mine = rows if len(numbers) == 1 else np.ascontiguousarray(rows[:, rows[scan.ENTRY] == number])
+            yield _batch(b, mine, r.entries[int(number)], group)
+
+
+def _steps(slices: Sequence[Slice]) -> Iterator[list[Slice]]:
+    group: list[Slice] = []
+    size = 0
+    for s in slices:
+        if group and size + s.size > STEP_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(s)
+        size += s.size
+    if group:
+        yield group
+
+
+def _relations(journal: SliceReader, group: list[Slice], starts: list[int], takes: Callable[[TableSchema], bool]) -> _Relations:
+    force = journal.catalog.in_force(group[0].catalog)
+    entries = list(force.values())
+    oids = {relation: i for i, relation in enumerate(force)}
+    changes: list[tuple[int, int, int]] = []
+    for s, start in zip(group, starts, strict=True):
+        if s.flags & SliceFlag.SCHEMA:
+            for entry in journal.catalog.inside(s.segment, s.start, s.end, s.catalog):
+                changes.append((start + entry.offset - s.start, entry.relation, len(entries)))
+                entries.append(entry)
+    size = max(1, len(entries))
+    keys, counts = np.zeros((size, scan.MAX_KEY), np.int64), np.zeros(size, np.int64)
+    taken = np.zeros(size, np.bool_)
+    for i, entry in enumerate(entries):
+        indexes = entry.table.key_indexes
+        keys[i, : len(indexes)] = indexes
+        counts[i] = len(indexes)
+        taken[i] = takes(entry.table)
+    table, numbers = scan.table_of(oids | dict.fromkeys((c[1] for c in changes), 0))
+    for relation, i in oids.items():
+        scan.put(table, numbers, relation, i)
+    for relation in {c[1] for c in changes} - oids.keys():
+        scan.put(table, numbers, relation, -1)
+    at, oid, number = (np.array([c[k] for c in changes], np.int64) for k in range(3))
+    return _Relations(entries, table, numbers, keys, counts, taken, at, oid, number)
+
+
+def _batch(b: Any, rows: Any, entry: Entry, group: Sequence[Slice]) -> Batch:
+    table = entry.table
+    n = rows.shape[1]
+    kind, offset, length = _located(b, rows, rows[scan.NEW], rows[scan.OLD], table, group)
+    types = [c[1] for c in entry.detail["relation"][4]]
+    arrays, odd = [], {}
+    for i, column in enumerate(table.columns):
+        array, strange = columns.build(b, kind[i], offset[i], length[i], types[i], column.type)
+        arrays.append(array)
+        if strange is not None:
+            odd[column.name] = strange
+    return Batch(
+        table=table,
+        rows=pa.RecordBatch.from_arrays(arrays, schema=table.arrow) if arrays else _no_columns(n),
+        op=_meta(rows[scan.OPERATION], pa.uint8()),
+        position=_meta(rows[scan.POSITION], pa.int64()),
+        ordinal=_meta(rows[scan.ORDINAL], pa.int64()),
+        xid=_meta(rows[scan.XID], pa.int64()),
+        committed_at=_meta(rows[scan.COMMITTED_AT], pa.timestamp("us", "UTC")),
+        unchanged=tuple(columns.unchanged_mask(k) for k in kind),
+        image=_meta(rows[scan.IMAGE], pa.uint8()),
+        before=_before(b, rows, entry, types, group),
+        odd=odd,
+    )
+
+
+def _before(b: Any, rows: Any, entry: Entry, types: list[int], group: Sequence[Slice]) -> pa.RecordBatch | None:
+    """Old rows of updates, where the log has them."""
+    old = rows[scan.OLD]
+    if not old.any():
+        return None
+    kind, offset, length = _located(b, rows, old, np.zeros_like(old), entry.table, group)
+    arrays = [
+        columns.build(b, kind[i], offset[i], length[i], types[i], column.type)[0] for i, column in enumerate(entry.table.columns)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=entry.table.arrow)
+
+
+def _located(b: Any, rows: Any, at: Any, old: Any, table: TableSchema, group: Sequence[Slice]) -> tuple[Any, Any, Any]:
+    shape = (len(table.columns), len(at))
+    kind, offset, length = np.empty(shape, np.uint8), np.empty(shape, np.int64), np.empty(shape, np.int64)
+    wrong = scan.locate(b, at, old, rows[scan.IMAGE], rows[scan.LIMIT], shape[0], kind, offset, length)
+    if wrong:
+        raise DecodeFailed(
+            f"a row of {table.qualified} at {format_lsn(int(rows[scan.POSITION, wrong - 1]))} does not fit version {table.version} of the table",
+            position=int(rows[scan.POSITION, wrong - 1]),
+        )
+    return kind, offset, length
+
+
+def _meta(numbers: Any, arrow: pa.DataType) -> pa.Array:
+    if arrow == pa.uint8():
+        return pa.array(numbers.astype(np.uint8))
+    return pa.Array.from_buffers(arrow, len(numbers), [None, pa.py_buffer(np.ascontiguousarray(numbers))])
+
+
+def _no_columns(n: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_struct_array(pa.array([{}] * n, pa.struct([])))
+
+
+def _undecodable(code: int, group: Sequence[Slice]) -> DecodeFailed:
+    reason = {
+        scan.NO_RELATION: "a change of a table that the journal does not describe",
+        scan.BAD_FRAME: "bytes that are no frame",
+        scan.BAD_TUPLE: "a row that is cut short",
+    }[code]
+    first, last = group[0], group[-1]
+    return DecodeFailed(
+        f"the journal holds {reason} between {format_lsn(first.first)} and {format_lsn(last.last)}",
+        segment=first.segment,
+        offset=first.start,
+    )
+
+
+def warm() -> None:
+    """Loads or compiles the kernels."""
+    scan.warm()
+    values.warm()

@@ -1,0 +1,90 @@
+"""Options of the PostgreSQL source, and the names that follow from the flow's name."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Annotated
+
+from pydantic import Field, field_validator
+
+from penstock.core.options import Duration, Options
+from penstock.core.secret import has_reference
+
+NAME_BYTES = 63
+"""What a server keeps of an identifier."""
+
+
+def _at_least_a_second(value: float) -> float:
+    if value < 1:
+        raise ValueError("must be 1s or more")
+    return value
+
+
+class PostgresOptions(Options):
+    """How to reach the server, and what the flow may make on it."""
+
+    dsn: Annotated[str, Field(min_length=1, repr=False, json_schema_extra={"secret": True})]
+    """Connection string as libpq takes it (postgresql://user@host/database or key=value), TLS settings included."""
+    slot: Annotated[str, Field(pattern=r"^[a-z0-9_]{1,63}$")] | None = None
+    """Replication slot; penstock_ and the flow's name when not set. Small letters, digits and _."""
+    publication: Annotated[str, Field(min_length=1, max_length=NAME_BYTES)] | None = None
+    """Publication; penstock_ and the flow's name when not set."""
+    create_slot: bool = True
+    """Whether the flow may create its slot when it starts for the first time."""
+    ensure_publication: bool = True
+    """Whether the flow may create its publication and add the asked-for tables to it."""
+    publication_tables: tuple[str, ...] = ()
+    """Patterns of tables to publish (public.orders, sales.*); without these and schemas: all user tables, named one by one."""
+    publication_schemas: tuple[str, ...] = ()
+    """Patterns of schemas whose tables are published."""
+    validate_replication: bool = True
+    """Whether a start is refused when a setting, a right or a replica identity stands in the way, before anything is touched."""
+    status_interval: Duration = 10.0
+    """How often the server is told the confirmed position, at least."""
+    heartbeat_interval: Duration = 10.0
+    """How often an idle source's position is marked in the journal, so that its slot moves on."""
+    failover: bool = True
+    """Whether a new slot is kept on standbys too (PostgreSQL 17 and newer)."""
+
+    _intervals = field_validator("status_interval", "heartbeat_interval")(_at_least_a_second)
+
+    @field_validator("dsn")
+    @classmethod
+    def _parses(cls, value: str) -> str:
+        from psycopg import ProgrammingError
+        from psycopg.conninfo import conninfo_to_dict
+
+        if has_reference(value):
+            return value
+        try:
+            conninfo_to_dict(value)
+        except ProgrammingError:
+            # libpq's own message quotes the part it could not read, which may be the password.
+            raise ValueError(
+                "is not a connection string: postgresql://user@host:5432/database, or key=value pairs"
+            ) from None
+        return value
+
+    @field_validator("publication")
+    @classmethod
+    def _fits(cls, value: str | None) -> str | None:
+        if value is not None and len(value.encode()) > NAME_BYTES:
+            raise ValueError(f"is longer than the {NAME_BYTES} bytes that a name may have")
+        return value
+
+    @field_validator("publication_tables", "publication_schemas")
+    @classmethod
+    def _not_blank(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if any(not pattern.strip() for pattern in value):
+            raise ValueError("contains an empty pattern")
+        return value
+
+
+def default_name(flow: str) -> str:
+    """The name of a flow's slot and publication; two flows never share one, whatever characters their names have."""
+    if re.fullmatch(r"[a-z0-9_]{1,54}", flow):
+        return f"penstock_{flow}"
+    # Slots know only small letters, digits and _: shop-1 and shop_1 must not meet in one slot.
+    plain = re.sub(r"[^a-z0-9_]", "_", flow.lower())[:46]
+    return f"penstock_{plain}_{hashlib.sha256(flow.encode()).hexdigest()[:7]}"

@@ -1,0 +1,131 @@
+"""RELATION messages: how pgoutput describes a table, and how that becomes a catalogue entry."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.core.schema import Column, TableSchema
+from penstock.errors import ProtocolBroken
+from penstock.journal.catalog import Entry
+from penstock.sources.postgres.control import Control
+from penstock.sources.postgres.types import arrow_type, native_name
+
+IDENTITY_FULL = "f"
+
+_KEY = """
+select a.attname as name
+from pg_catalog.pg_index i
+cross join lateral unnest(i.indkey) with ordinality as k(attnum, place)
+join pg_catalog.pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
+where i.indrelid = %(oid)s and i.indisprimary and k.place <= i.indnkeyatts
+order by k.place
+"""
+_TYPES = """
+select t.oid::int8 as oid, pg_catalog.format_type(t.oid, null) as name
+from pg_catalog.pg_type t where t.oid = any(%(oids)s::oid[])
+"""
+
+
+@dataclass(frozen=True)
+class RelationColumn:
+    """A column as RELATION gives it; `flagged` says that it is part of the replica identity."""
+
+    name: str
+    oid: int
+    typmod: int
+    flagged: bool
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A table as RELATION gives it."""
+
+    oid: int
+    schema: str
+    name: str
+    identity: str
+    columns: tuple[RelationColumn, ...]
+
+    def fingerprint(self) -> list[Any]:
+        """What two descriptions of one version have in common; kept in the entry's detail."""
+        columns = [[c.name, c.oid, c.typmod, int(c.flagged)] for c in self.columns]
+        return [self.oid, self.schema, self.name, self.identity, columns]
+
+
+def parse_relation(message: bytes) -> Relation:
+    """The relation that a pgoutput message (from its `R` on) describes."""
+    try:
+        (oid,) = struct.unpack_from(">I", message, 1)
+        schema, at = _text(message, 5)
+        name, at = _text(message, at)
+        identity = chr(message[at])
+        (count,) = struct.unpack_from(">H", message, at + 1)
+        at += 3
+        columns = []
+        for _ in range(count):
+            flags = message[at]
+            column, at = _text(message, at + 1)
+            type_oid, typmod = struct.unpack_from(">Ii", message, at)
+            at += 8
+            columns.append(RelationColumn(column, type_oid, typmod, bool(flags & 1)))
+    except (struct.error, IndexError, ValueError) as error:
+        raise ProtocolBroken("the server sent a RELATION message that cannot be read") from error
+    # An empty schema name stands for pg_catalog.
+    return Relation(oid, schema or "pg_catalog", name, identity, tuple(columns))
+
+
+def _text(message: bytes, at: int) -> tuple[str, int]:
+    end = message.index(b"\0", at)
+    return message[at:end].decode(), end + 1
+
+
+class RelationBook:
+    """Turns relations into catalogue entries with a version each; a repeated description makes none."""
+
+    def __init__(self, control: Control, entries: dict[int, Entry], seq: int) -> None:
+        self._control = control
+        self._current = dict(entries)
+        self._versions: dict[tuple[str, str], int] = {}
+        for entry in entries.values():
+            name = (entry.table.schema, entry.table.name)
+            self._versions[name] = max(self._versions.get(name, 0), entry.table.version)
+        self.seq = seq
+
+    def is_known(self, relation: Relation) -> bool:
+        """Whether this very description is the one in force."""
+        entry = self._current.get(relation.oid)
+        return entry is not None and entry.detail["relation"] == relation.fingerprint()
+
+    def enter(self, relation: Relation, segment: int, offset: int) -> Entry:
+        """A new version that comes into force at that byte."""
+        name = (relation.schema, relation.name)
+        self.seq += 1
+        self._versions[name] = self._versions.get(name, 0) + 1
+        custom = self._custom_types(relation)
+        columns = tuple(
+            Column(c.name, arrow_type(c.oid, c.typmod), native_name(c.oid, c.typmod, custom)) for c in relation.columns
+        )
+        table = TableSchema(relation.schema, relation.name, columns, self._key(relation), self._versions[name], str(relation.oid))
+        detail = {"relation": relation.fingerprint()}
+        entry = Entry(self.seq, relation.oid, segment, offset, table, detail)
+        self._current[relation.oid] = entry
+        return entry
+
+    def _key(self, relation: Relation) -> tuple[str, ...]:
+        if relation.identity != IDENTITY_FULL:
+            return tuple(c.name for c in relation.columns if c.flagged)
+        # REPLICA IDENTITY FULL flags every column: what identifies a row is the primary key, which only the catalogue has.
+        found = tuple(row["name"] for row in self._control.rows(_KEY, {"oid": relation.oid}))
+        names = {c.name for c in relation.columns}
+        if found and names.issuperset(found):
+            return found
+        before = self._current.get(relation.oid)
+        return before.table.key if before is not None and names.issuperset(before.table.key) else ()
+
+    def _custom_types(self, relation: Relation) -> dict[int, str]:
+        oids = [c.oid for c in relation.columns if c.oid >= 16384]
+        if not oids:
+            return {}
+        return {int(row["oid"]): str(row["name"]) for row in self._control.rows(_TYPES, {"oids": oids})}

@@ -1,0 +1,378 @@
+"""The compiled scan of journal slices: which rows there are, whose bucket they belong to, where their tuples stand."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numba
+import numpy as np
+
+from penstock.sources.postgres.walk import u32, u64
+
+OK: Final = 0
+NO_RELATION: Final = -1
+BAD_FRAME: Final = -2
+BAD_TUPLE: Final = -3
+
+MAX_KEY: Final = 32
+
+# Columns of the scan's output.
+NEW: Final = 0
+"""Byte of the row's tuple: the new one, or the old one of a delete or leave; 0 for a truncate."""
+OLD: Final = 1
+"""Byte of an update's old tuple, 0 when the log has none."""
+LIMIT: Final = 2
+"""Byte after the row's frame."""
+ENTRY: Final = 3
+OPERATION: Final = 4
+IMAGE: Final = 5
+POSITION: Final = 6
+ORDINAL: Final = 7
+XID: Final = 8
+COMMITTED_AT: Final = 9
+OUTPUTS: Final = 10
+
+# Columns of the scan's input, a line per slice.
+START: Final = 0
+END: Final = 1
+PIECE: Final = 2
+PIECE_POSITION: Final = 3
+PIECE_XID: Final = 4
+PIECE_TIME: Final = 5
+PIECE_ORDINAL: Final = 6
+INPUTS: Final = 7
+
+_EPOCH_2000: Final = 946_684_800_000_000
+_FNV: Final = np.uint64(14695981039346656037)
+_PRIME: Final = np.uint64(1099511628211)
+
+
+@numba.njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
+def _skip(b, p, limit):  # type: ignore[no-untyped-def]
+    """The byte after the tuple at p, or -1."""
+    if p + 2 > limit:
+        return np.int64(-1)
+    count = (np.int64(b[p]) << 8) | b[p + 1]
+    p += 2
+    for _ in range(count):
+        if p >= limit:
+            return np.int64(-1)
+        kind = b[p]
+        if kind == 116 or kind == 98:
+            if p + 5 > limit:
+                return np.int64(-1)
+            p += 5 + u32(b, p + 1)
+        elif kind == 110 or kind == 117:
+            p += 1
+        else:
+            return np.int64(-1)
+    return p if p <= limit else np.int64(-1)
+
+
+@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+def _key_hash(b, p, limit, other, keys, count, h):  # type: ignore[no-untyped-def]
+    """FNV-1a over the key columns of the tuple at p; an unchanged key column is read from the tuple at `other`. 0 is an error."""
+    columns = (np.int64(b[p]) << 8) | b[p + 1]
+    for k in range(count):
+        wanted = keys[k]
+        if wanted >= columns:
+            return np.uint64(0)
+        q = _column(b, p, limit, wanted)
+        if q >= 0 and b[q] == 117 and other > 0:
+            q = _column(b, other, limit, wanted)
+        if q < 0:
+            return np.uint64(0)
+        if b[q] == 116 or b[q] == 98:
+            stop = q + 5 + u32(b, q + 1)
+            if stop > limit:
+                return np.uint64(0)
+            for x in range(q + 5, stop):
+                h = (h ^ np.uint64(b[x])) * _PRIME
+        h = (h ^ np.uint64(255)) * _PRIME
+    return h | np.uint64(1 << 63)
+
+
+@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+def _column(b, p, limit, wanted):  # type: ignore[no-untyped-def]
+    """The byte of the wanted column's kind in the tuple at p, or -1."""
+    p += 2
+    for _ in range(wanted):
+        if p >= limit:
+            return np.int64(-1)
+        kind = b[p]
+        if kind == 116 or kind == 98:
+            if p + 5 > limit:
+                return np.int64(-1)
+            p += 5 + u32(b, p + 1)
+        else:
+            p += 1
+    return p if p < limit else np.int64(-1)
+
+
+@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+def _same_key(b, old, new, limit, keys, count):  # type: ignore[no-untyped-def]
+    """Whether two tuples agree in the key columns; one the new tuple leaves unchanged agrees."""
+    for k in range(count):
+        p = _column(b, old, limit, keys[k])
+        q = _column(b, new, limit, keys[k])
+        if p < 0 or q < 0:
+            return False
+        if b[q] == 117:
+            continue
+        if b[p] != b[q]:
+            return False
+        if b[p] == 116 or b[p] == 98:
+            length = u32(b, p + 1)
+            if length != u32(b, q + 1) or p + 5 + length > limit or q + 5 + length > limit:
+                return False
+            for x in range(length):
+                if b[p + 5 + x] != b[q + 5 + x]:
+                    return False
+    return True
+
+
+@numba.njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
+def _find(oids, values, oid):  # type: ignore[no-untyped-def]
+    mask = oids.shape[0] - 1
+    at = (oid * 2654435761) & mask
+    while oids[at] != 0:
+        if oids[at] == oid:
+            return values[at]
+        at = (at + 1) & mask
+    return np.int64(-1)
+
+
+@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+def put(oids, values, oid, value):  # type: ignore[no-untyped-def]
+    """Sets a relation's entry in the open-addressing table; the table is at most half full."""
+    mask = oids.shape[0] - 1
+    at = (oid * 2654435761) & mask
+    while oids[at] != 0 and oids[at] != oid:
+        at = (at + 1) & mask
+    oids[at] = oid
+    values[at] = value
+
+
+@numba.njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
+def _emit(out, k, new, old, limit, entry, operation, image, position, ordinal, xid, time):  # type: ignore[no-untyped-def]
+    out[NEW, k] = new
+    out[OLD, k] = old
+    out[LIMIT, k] = limit
+    out[ENTRY, k] = entry
+    out[OPERATION, k] = operation
+    out[IMAGE, k] = image
+    out[POSITION, k] = position
+    out[ORDINAL, k] = ordinal
+    out[XID, k] = xid
+    out[COMMITTED_AT, k] = time
+    return k + 1
+
+
+@numba.njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
+def _is_mine(h, bucket, buckets):  # type: ignore[no-untyped-def]
+    return ((h ^ (h >> np.uint64(29))) % np.uint64(buckets)) == np.uint64(bucket)
+
+
+@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def scan(b, slices, bucket, buckets, oids, values, keys, key_counts, taken, change_at, change_oid, change_entry, out):  # type: ignore[no-untyped-def]
+    """Rows of one bucket, in log order, into `out`; returns how many, or an error and the byte it stands at."""
+    k = 0
+    change = 0
+    for s in range(slices.shape[0]):
+        pos = slices[s, START]
+        end = slices[s, END]
+        position = slices[s, PIECE_POSITION]
+        xid = slices[s, PIECE_XID]
+        time = slices[s, PIECE_TIME]
+        ordinal = slices[s, PIECE_ORDINAL]
+        opened = k
+        current_oid = np.int64(-1)
+        current = np.int64(-1)
+        while pos < end:
+            if end - pos < 6 or b[pos] != 100:
+                return BAD_FRAME, pos
+            limit = pos + 1 + u32(b, pos + 1)
+            if limit > end:
+                return BAD_FRAME, pos
+            if b[pos + 5] != 119:
+                pos = limit
+                continue
+            if limit - pos < 36:
+                return BAD_FRAME, pos
+            p = pos + 30
+            op = b[p]
+            if op == 73 or op == 85 or op == 68:
+                ordinal += 1
+                oid = u32(b, p + 1)
+                if oid != current_oid:
+                    current = _find(oids, values, oid)
+                    current_oid = oid
+                    if current < 0:
+                        return NO_RELATION, pos
+                if taken[current]:
+                    n = key_counts[current]
+                    q = p + 6
+                    if op == 85 and b[p + 5] != 78:
+                        image = 1 if b[p + 5] == 75 else 2
+                        new = _skip(b, q, limit)
+                        if new < 0 or new + 3 > limit:
+                            return BAD_TUPLE, pos
+                        new += 1
+                        same = n == 0 or _same_key(b, q, new, limit, keys[current], n)
+                        h = h_old = np.uint64(1)
+                        if buckets > 1 and n > 0:
+                            h = _key_hash(b, new, limit, q, keys[current], n, _FNV ^ np.uint64(oid))
+                            h_old = h if same else _key_hash(b, q, limit, np.int64(0), keys[current], n, _FNV ^ np.uint64(oid))
+                            if h == 0 or h_old == 0:
+                                return BAD_TUPLE, pos
+                        elif buckets > 1:
+                            h = h_old = np.uint64(oid)
+                        if not same and (buckets == 1 or _is_mine(h_old, bucket, buckets)):
+                            k = _emit(out, k, q, 0, limit, current, 7, image, position, ordinal, xid, time)
+                        if buckets == 1 or _is_mine(h, bucket, buckets):
+                            k = _emit(out, k, new, q, limit, current, 2 if same else 8, image, position, ordinal, xid, time)
+                    else:
+                        mine = buckets == 1
+                        if not mine:
+                            h = np.uint64(oid)
+                            if n > 0:
+                                if q + 2 > limit:
+                                    return BAD_TUPLE, pos
+                                h = _key_hash(b, q, limit, np.int64(0), keys[current], n, _FNV ^ np.uint64(oid))
+                                if h == 0:
+                                    return BAD_TUPLE, pos
+                            mine = _is_mine(h, bucket, buckets)
+                        if mine:
+                            if op == 73:
+                                k = _emit(out, k, q, 0, limit, current, 1, 0, position, ordinal, xid, time)
+                            elif op == 85:
+                                k = _emit(out, k, q, 0, limit, current, 2, 0, position, ordinal, xid, time)
+                            else:
+                                image = 1 if b[p + 5] == 75 else 2
+                                k = _emit(out, k, q, 0, limit, current, 3, image, position, ordinal, xid, time)
+            elif op == 66:
+                time = u64(b, p + 9) + _EPOCH_2000
+                xid = u32(b, p + 17)
+                ordinal = 0
+                opened = k
+            elif op == 67:
+                position = u64(b, p + 10)
+                for x in range(opened, k):
+                    out[POSITION, x] = position
+                opened = k
+            elif op == 82:
+                # The relation in force is found by byte position: only descriptions with an entry of their own change anything.
+                while change < change_at.shape[0] and change_at[change] < pos:
+                    change += 1
+                if change < change_at.shape[0] and change_at[change] == pos:
+                    put(oids, values, change_oid[change], change_entry[change])
+                    change += 1
+                    current_oid = -1
+            elif op == 84:
+                count = u32(b, p + 1)
+                if p + 6 + 4 * count > limit:
+                    return BAD_TUPLE, pos
+                for x in range(count):
+                    ordinal += 1
+                    truncated = _find(oids, values, u32(b, p + 6 + 4 * x))
+                    if truncated < 0:
+                        return NO_RELATION, pos
+                    if taken[truncated]:
+                        k = _emit(out, k, 0, 0, limit, truncated, 4, 0, position, ordinal, xid, time)
+            pos = limit
+    return k, np.int64(0)
+
+
+@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def locate(b, at, old, image, limit, columns, kind, offset, length):  # type: ignore[no-untyped-def]
+    """Kind, byte and length of every column of every tuple; 0 when all fit, else the number of the bad row, from 1.
+
+    A column that the new tuple leaves unchanged is taken from the old one where that has it.
+    """
+    for i in range(at.shape[0]):
+        p = at[i]
+        if p == 0:
+            for j in range(columns):
+                kind[j, i] = 110
+                offset[j, i] = 0
+                length[j, i] = 0
+            continue
+        stop = limit[i]
+        if p + 2 > stop or ((np.int64(b[p]) << 8) | b[p + 1]) != columns:
+            return i + 1
+        p += 2
+        missing = False
+        for j in range(columns):
+            if p >= stop:
+                return i + 1
+            c = b[p]
+            kind[j, i] = c
+            if c == 116 or c == 98:
+                if p + 5 > stop:
+                    return i + 1
+                n = u32(b, p + 1)
+                offset[j, i] = p + 5
+                length[j, i] = n
+                p += 5 + n
+                if p > stop:
+                    return i + 1
+            else:
+                missing = missing or c == 117
+                offset[j, i] = p
+                length[j, i] = 0
+                p += 1
+        if missing and old[i] > 0:
+            p = old[i] + 2
+            for j in range(columns):
+                if p >= stop:
+                    return i + 1
+                c = b[p]
+                n = u32(b, p + 1) if c == 116 or c == 98 else np.int64(0)
+                if kind[j, i] == 117 and (c == 116 or c == 98 or (c == 110 and image[i] == 2)):
+                    kind[j, i] = c
+                    offset[j, i] = p + 5
+                    length[j, i] = n
+                p += 5 + n if c == 116 or c == 98 else 1
+                if p > stop:
+                    return i + 1
+    return 0
+
+
+def table_of(relations: dict[int, int]) -> tuple[Any, Any]:
+    """The open-addressing table for relation → entry number, with room for twice as many."""
+    size = 16
+    while size < 4 * (len(relations) + 4):
+        size *= 2
+    oids, values = np.zeros(size, np.int64), np.zeros(size, np.int64)
+    for oid, entry in relations.items():
+        put(oids, values, oid, entry)
+    return oids, values
+
+
+def warm() -> None:
+    """Loads or compiles the kernels for the arrays that the decoder uses."""
+    b = np.zeros(64, np.uint8)
+    oids, values = table_of({1: 0})
+    keys, counts, taken = np.zeros((1, MAX_KEY), np.int64), np.zeros(1, np.int64), np.ones(1, np.bool_)
+    none = np.zeros(0, np.int64)
+    scan(
+        b,
+        np.zeros((0, INPUTS), np.int64),
+        0,
+        1,
+        oids,
+        values,
+        keys,
+        counts,
+        taken,
+        none,
+        none,
+        none,
+        np.zeros((OUTPUTS, 1), np.int64),
+    )
+    out = np.zeros((OUTPUTS, 1), np.int64)[:, :0]
+    shape = (1, 0)
+    locate(
+        b, out[NEW], out[OLD], out[IMAGE], out[LIMIT], 1,
+        np.zeros(shape, np.uint8), np.zeros(shape, np.int64), np.zeros(shape, np.int64),
+    )  # fmt: skip

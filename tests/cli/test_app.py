@@ -1,0 +1,127 @@
+"""The command line's frame: exit codes, help, and failures without tracebacks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penstock import __version__
+from penstock.cli import app as frame
+from penstock.cli.app import run
+from penstock.core.connectors import ROOMS, cards
+from penstock.errors import SourceUnreachable
+
+Capture = pytest.CaptureFixture[str]
+
+
+def test_version_and_help(capsys: Capture) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == f"penstock {__version__}"
+    assert run(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "Exit codes: 0 done, 1 failed, 2 bad input or usage" in shown
+    for command in ("demo", "worker", "doctor", "connectors", "flow", "--install-completion"):
+        assert command in shown
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["bogus"],
+        ["worker"],
+        ["worker", "--flow"],
+        ["worker", "--flow", "x", "--max-empty-reads", "0"],
+        ["flow", "validate"],
+        ["--bogus"],
+    ],
+)
+def test_bad_usage_ends_with_2(words: list[str], capsys: Capture) -> None:
+    assert run(words) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_connectors_lists_every_card(capsys: Capture) -> None:
+    assert run(["connectors"]) == 0
+    shown = capsys.readouterr().out
+    for kind in ROOMS:
+        for card in cards(kind).values():
+            assert card.name in shown and card.summary in shown
+
+
+def test_a_connector_is_shown_with_options_defaults_and_capabilities(capsys: Capture) -> None:
+    assert run(["connectors", "postgres"]) == 0
+    shown = capsys.readouterr().out
+    assert "dsn" in shown and "required" in shown and "status_interval" in shown and "10s" in shown and "first_load" in shown
+    assert run(["connectors", "postgres", "--json"]) == 0
+    (card,) = json.loads(capsys.readouterr().out)
+    assert {o["name"] for o in card["options"]} >= {"dsn", "slot"} and card["kind"] == "source"
+
+
+def test_an_unknown_connector_is_answered_with_the_nearest(capsys: Capture) -> None:
+    assert run(["connectors", "postgress"]) == 2
+    shown = capsys.readouterr().err
+    assert "connector_unknown" in shown and "postgres" in shown
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[Exception], None]:
+    """Makes the `connectors` command fail with an error of the test's choice."""
+
+    def fail_with(error: Exception) -> None:
+        def fail(*_: object, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr(frame, "app", fail)
+
+    return fail_with
+
+
+def test_an_error_of_ours_is_code_sentence_and_remedy(failing: Callable[[Exception], None], capsys: Capture) -> None:
+    failing(SourceUnreachable("db:5432 cannot be reached with postgresql://u:hush@db/d.", remedy="Start it."))
+    assert run(["x"]) == 1
+    shown = capsys.readouterr().err
+    assert shown.splitlines()[0].startswith("source_unreachable: db:5432") and "→ Start it." in shown
+    assert "Traceback" not in shown and "hush" not in shown
+
+
+def test_an_unexpected_error_is_one_line_and_its_trace_is_kept(
+    failing: Callable[[Exception], None], capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path))
+    failing(ValueError("secret is password=hush"))
+    assert run(["x"]) == 1
+    shown = capsys.readouterr().err
+    assert len(shown.splitlines()) == 1 and "Traceback" not in shown and "penstock.log" in shown and "hush" not in shown
+    kept = (tmp_path / "logs" / "penstock.log").read_text()
+    assert "Traceback" in kept and "hush" not in kept
+
+
+def test_debug_shows_the_trace_wherever_it_stands(failing: Callable[[Exception], None], capsys: Capture) -> None:
+    failing(ValueError("odd"))
+    assert run(["x", "--debug"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_the_command_runs_as_a_process_without_colour_when_nobody_looks(tmp_path: Path) -> None:
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "FORCE_COLOR": "",
+        "PENSTOCK_HOME": str(tmp_path),
+    }
+    command = [sys.executable, "-c", "from penstock.cli import main; main()", "connectors"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert "postgres" in done.stdout and "\x1b" not in done.stdout and done.stderr == ""
+
+
+def test_a_closed_pipe_is_no_traceback(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PENSTOCK_HOME": str(tmp_path)}
+    command = f"{sys.executable} -c 'from penstock.cli import main; main()' connectors --json | head -c 1"
+    done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, check=False)
+    assert done.stderr == ""

@@ -1,0 +1,153 @@
+"""The worker: survives the loss of each of its processes, stops in order, and keeps one destination's trouble its own."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from penstock.core.position import parse_lsn
+from tests.conftest import Database
+from tests.flows import SCHEMA, FlowUnderTest, assert_duckdb_equals_source, assert_log_is_exact, load, wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def flow(database: Database, tmp_path: Path) -> Iterator[FlowUnderTest]:
+    database.execute(SCHEMA)
+    made = FlowUnderTest(database, tmp_path)
+    yield made
+    if made.process is not None and made.process.poll() is None:
+        made.kill()
+
+
+def family(flow: FlowUnderTest, kind: str) -> list[psutil.Process]:
+    """The worker's processes of a kind: `java`, `capture`, or `lane`."""
+    assert flow.process is not None
+    found = []
+    for process in psutil.Process(flow.process.pid).children(recursive=True):
+        try:
+            words = " ".join(process.cmdline())
+            parent = process.parent()
+            if kind == "java" and process.name() == "java":
+                found.append(process)
+            elif kind == "capture" and "penstock.engine.capturing" in words:
+                found.append(process)
+            elif kind == "lane" and "penstock.engine.daemon" in words and parent is not None and "penstock.engine.daemon" in " ".join(parent.cmdline()):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def test_lanes_the_jvm_and_capture_may_die_and_the_flow_goes_on(flow: FlowUnderTest, database: Database) -> None:
+    process = flow.start()
+    with load(database, seed=3):
+        flow.wait_for_progress()
+        for victims in ("one lane", "lane", "java", "capture", "java", "lane"):
+            found = family(flow, victims.split()[-1])
+            assert found, f"no {victims} among the worker's processes: {flow.output()}"
+            for victim in found[:1] if victims == "one lane" else found:
+                victim.send_signal(signal.SIGKILL)
+            flow.wait_for_progress(120)
+            assert process.poll() is None, flow.output()
+            flow.assert_nothing_confirmed_early()
+    process.terminate()
+    assert process.wait(30) == 0, flow.output()
+    flow.drain()
+    assert_duckdb_equals_source(flow)
+    assert_log_is_exact(flow)
+
+
+def test_sigterm_stops_in_order_and_leaves_no_process(flow: FlowUnderTest, database: Database) -> None:
+    process = flow.start()
+    with load(database, seed=4):
+        flow.wait_for_progress()
+        members = psutil.Process(process.pid).children(recursive=True)
+        process.terminate()
+        assert process.wait(30) == 0, flow.output()
+    assert len(members) >= 3
+    wait_until(lambda: not any(m.is_running() and m.status() != psutil.STATUS_ZOMBIE for m in members), 15, "processes were left behind")
+    flow.assert_nothing_confirmed_early()
+
+
+def test_a_killed_worker_takes_its_processes_along(flow: FlowUnderTest, database: Database) -> None:
+    process = flow.start()
+    database.execute("insert into steps values (1)")
+    flow.wait_for_progress()
+    members = psutil.Process(process.pid).children(recursive=True)
+    flow.kill()
+    wait_until(lambda: not any(m.is_running() and m.status() != psutil.STATUS_ZOMBIE for m in members), 15, "processes were left behind")
+
+
+def test_a_second_worker_of_the_flow_is_refused_and_changes_nothing(flow: FlowUnderTest, database: Database) -> None:
+    first = flow.start()
+    database.execute("insert into steps values (1)")
+    flow.wait_for_progress()
+    second = subprocess.run(
+        [sys.executable, "-m", "penstock", "worker", "--flow", str(flow.path), "--state", str(flow.state)], capture_output=True, text=True, check=False
+    )
+    assert second.returncode == 1
+    assert "flow_running" in second.stderr and str(first.pid) in second.stderr and "Traceback" not in second.stderr
+    database.execute("insert into steps values (2)")
+    flow.wait_for_progress()
+
+
+def test_a_destination_that_fails_holds_back_nobody_else(flow: FlowUnderTest, database: Database) -> None:
+    """Another process holds the DuckDB file; the files go on, and DuckDB catches up when it is free."""
+    flow.drain()
+    holder = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(f"""
+            import duckdb, sys
+            connection = duckdb.connect({str(flow.duckdb)!r})
+            print("held", flush=True)
+            sys.stdin.read()
+        """)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert holder.stdout is not None and holder.stdin is not None
+    holder.stdout.readline()
+    try:
+        process = flow.start()
+        database.execute("insert into steps select generate_series(1, 100)")
+        head = parse_lsn(str(database.rows("select pg_current_wal_flush_lsn()::text")[0][0]))
+        before = flow.checkpoints()["warehouse"]
+        wait_until(lambda: flow.checkpoints()["log"] >= head, 90, flow.output())
+        assert flow.checkpoints()["warehouse"] == before
+        confirmed = flow.confirmed()
+        assert confirmed is not None and confirmed <= before
+        assert process.poll() is None, flow.output()
+    finally:
+        holder.stdin.close()
+        holder.wait()
+    wait_until(lambda: flow.checkpoints()["warehouse"] >= head, 90, flow.output())
+    process.terminate()
+    assert process.wait(30) == 0
+    assert_duckdb_equals_source(flow)
+
+
+def test_the_journal_is_enough_for_a_destination_whose_ledger_was_lost(flow: FlowUnderTest, database: Database) -> None:
+    with load(database, seed=5):
+        flow.drain()
+    for file in flow.state.glob("ledger.db*"):
+        file.unlink()
+    database.execute("insert into steps values (1000000)")
+    flow.drain()
+    assert_duckdb_equals_source(flow)
+    assert_log_is_exact(flow)
+
+
+def test_a_lost_slot_is_named_and_nothing_is_pretended(flow: FlowUnderTest, database: Database) -> None:
+    flow.drain()
+    database.execute("insert into steps values (1)")
+    database.execute(f"select pg_drop_replication_slot('{flow.slot}')")
+    process = flow.start()
+    assert process.wait(60) == 1
+    assert "slot_missing" in flow.output() and "Traceback" not in flow.output()
