@@ -40,8 +40,11 @@ def make_table(server: EmbeddedPostgres) -> None:
 
 
 def make_backlog(server: EmbeddedPostgres, rows: int, updates: int) -> int:
-    """Does the work; returns the position where it ends."""
+    """Does the work; returns the position where its last commit ends."""
     server.run(INSERT.format(rows=rows))
     server.run(UPDATES.format(rows=rows, count=updates))
+    # The position of a commit of ours, because nobody promises to tell soon of what comes behind it.
+    server.run("set synchronous_commit = on; update work set a = 0 where id = 1")
+    end = parse_lsn(str(server.run("select pg_current_wal_flush_lsn()::text")[0][0]))
     server.run("checkpoint")
-    return parse_lsn(str(server.run("select pg_current_wal_flush_lsn()::text")[0][0]))
+    return end - 256

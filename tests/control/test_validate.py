@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock.control.validate import validate
+from penstock.core.connectors import cards
 from penstock.errors import Problem
 
 GOOD: dict[str, Any] = {
@@ -195,12 +197,13 @@ def test_passwords_in_wrong_places_are_masked() -> None:
 
 
 def test_wire_format_is_inherited_by_destinations_that_encode() -> None:
-    flow, _, _ = validate({**GOOD, "wire_format": "json"}, strict=True)
-    assert flow is not None
-    assert [d.options.get("format") for d in flow.destinations] == [None, "json"]
-    raw = change("destinations.1.options.format", "parquet")
-    kept, _, _ = validate({**raw, "wire_format": "json"}, strict=True)
-    assert kept is not None and kept.destinations[1].options["format"] == "parquet"
+    formats = [name for name, card in cards("format").items() if card.capabilities.get("file")]
+    for wire, own in itertools.product(formats, formats):
+        flow, _, _ = validate({**GOOD, "wire_format": wire}, strict=True)
+        assert flow is not None
+        assert [d.options.get("format") for d in flow.destinations] == [None, wire]
+        kept, _, _ = validate({**change("destinations.1.options.format", own), "wire_format": wire}, strict=True)
+        assert kept is not None and kept.destinations[1].options["format"] == own
 
 
 def test_settings_without_effect_are_noted() -> None:

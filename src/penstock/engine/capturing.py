@@ -102,6 +102,9 @@ def _run(link: PipeLink) -> None:
     setup = json.loads(sys.stdin.buffer.readline() or b"null")
     if setup is None:
         return
+    # Loaded first: once the source is prepared, nothing should stand between it and the copying.
+    make = connectors.find("source", setup["source"]).load("capture")
+    make.warm()
     journal = JournalWriter(Path(setup["journal"]))
     link.say({"opened": {"new": journal.is_new, "mark": journal.mark, "cut": journal.cut}})
     order = _order()
@@ -111,7 +114,7 @@ def _run(link: PipeLink) -> None:
         journal.begin(int(order["begin"]))
         link.appended()
     threading.Thread(target=link.listen, name="listener", daemon=True).start()
-    capture: Capture = connectors.find("source", setup["source"]).load("capture")(order["recipe"])
+    capture: Capture = make(order["recipe"])
     capture.run(journal, link)
     journal.close()
 

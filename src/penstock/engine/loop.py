@@ -14,6 +14,7 @@ import structlog
 
 from penstock.core.epoch import Epoch
 from penstock.core.flow import RetryRules
+from penstock.core.schema import TableSchema
 from penstock.destinations.base import Destination
 from penstock.engine.lanes import Lanes
 from penstock.engine.planner import Limits, Plan, Planner
@@ -48,6 +49,7 @@ class DestinationLoop(threading.Thread):
         retry: RetryRules,
         give_up: bool,
         status: DestinationStatus,
+        discovered: Sequence[TableSchema],
         moved: Callable[[], None],
     ) -> None:
         super().__init__(name=f"destination {status.name}", daemon=True)
@@ -56,6 +58,7 @@ class DestinationLoop(threading.Thread):
         self._destination, self._lanes, self._ledger = destination, lanes, ledger
         self._limits, self._retry, self._give_up = limits, retry, give_up
         self._checkpoint = checkpoint
+        self._discovered = discovered
         self._moved = moved
         self._news = threading.Event()
         self._halt = threading.Event()
@@ -83,6 +86,7 @@ class DestinationLoop(threading.Thread):
         while not self._halt.is_set():
             try:
                 self._recover()
+                self._prepare_discovered()
                 self._deliver()
             except LedgerFenced as error:
                 self._fail(error)
@@ -247,6 +251,18 @@ class DestinationLoop(threading.Thread):
         if new:
             self._destination.prepare(new)
         self._prepared.update((e.table.qualified, e.seq) for e in tables.values())
+
+    def _prepare_discovered(self) -> None:
+        """Tables that no change has touched yet are there, and empty, from the start.
+
+        One that the journal knows is left to its epochs: they may still bring an older version than the catalogue has now.
+        """
+        known = self._catalog.names()
+        takes = self._destination.options.takes
+        new = [t for t in self._discovered if t.qualified not in known and takes(t.schema, t.name)]
+        if new:
+            self._destination.prepare(new)
+        self._discovered = ()
 
     def _try_again(self, error: PenstockError) -> bool:
         """Waits as the retry rules say; false when they are used up or the error will not go away."""

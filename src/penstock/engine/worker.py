@@ -6,6 +6,7 @@ import fcntl
 import os
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import structlog
 
 from penstock.core import connectors
 from penstock.core.flow import DestinationUse, Flow
+from penstock.core.schema import TableSchema
 from penstock.destinations.base import Destination, Place
 from penstock.engine.acknowledgement import allowed
 from penstock.engine.lanes import Lanes
@@ -113,13 +115,14 @@ class Worker:
         supervisor = CaptureSupervisor(self._source, self.flow.source.type, self._journal, self._appended)
         self._supervisor = supervisor
         prepared, new, _ = supervisor.prepare()
-        self._check_keys()
+        discovered = self._source.discover()
+        self._check_keys(discovered)
         definition = self.flow.model_dump_json(include={"name"})
         self._generation = self._ledger.take_over(self.flow.name, prepared.identity, definition)
         beginning = prepared.start if new else self._oldest()
         self._board = Switchboard()
         for use, destination in self._destinations:
-            self._loops.append(self._loop(use, destination, prepared.identity, beginning))
+            self._loops.append(self._loop(use, destination, prepared.identity, beginning, discovered))
         supervisor.begin(prepared)
         for loop in self._loops:
             loop.start()
@@ -153,8 +156,7 @@ class Worker:
         if final or (problems and len(problems) == len(self._destinations)):
             raise (final or problems)[0]
 
-    def _check_keys(self) -> None:
-        tables = self._source.discover()
+    def _check_keys(self, tables: Sequence[TableSchema]) -> None:
         for use, destination in self._destinations:
             if not connectors.find("destination", use.type).capabilities.get("needs_key"):
                 continue
@@ -170,7 +172,9 @@ class Worker:
         header = read_header(self._journal, segment_numbers(self._journal)[0])
         return header.mark if header is not None else 0
 
-    def _loop(self, use: DestinationUse, destination: Destination, identity: str, beginning: int) -> DestinationLoop:
+    def _loop(
+        self, use: DestinationUse, destination: Destination, identity: str, beginning: int, discovered: Sequence[TableSchema]
+    ) -> DestinationLoop:
         assert self._ledger is not None and self._board is not None
         if self._ledger.checkpoint(self.flow.name, use.name) is None:
             # A lost ledger must not make a destination that holds its position take everything again.
@@ -207,6 +211,7 @@ class Worker:
             retry=retry,
             give_up=self.flow.config.give_up_policy == "on_retry_exhaustion",
             status=DestinationStatus(use.name, use.type),
+            discovered=discovered,
             moved=self._moved,
         )
 

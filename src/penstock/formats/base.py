@@ -30,6 +30,10 @@ class FileWriter(ABC):
     def buffered(self) -> int:
         """Bytes of changes that wait in memory."""
 
+    def fits(self, batch: Batch) -> bool:
+        """Whether the batch can follow what is in the file; otherwise it begins another one."""
+        return True
+
     @abstractmethod
     def flush(self) -> None:
         """Writes what waits, so that memory can be had back; calling it at other moments gives other bytes."""
@@ -49,8 +53,8 @@ class FileFormat(ABC):
         """A new file at `path`; `source` is the source's identity for event ids."""
 
     @abstractmethod
-    def read(self, path: Path) -> Iterator[pa.RecordBatch]:
-        """The file's changes in the layout of `formats.layout`, for consumers and tests."""
+    def read(self, path: Path, table: TableSchema | None = None) -> Iterator[pa.RecordBatch]:
+        """The file's changes in the layout of `formats.layout`; a format whose files do not say their types needs the table."""
 
 
 class RecordFormat(ABC):

@@ -68,7 +68,7 @@ def layout_schema(table: TableSchema) -> pa.Schema:
 
 def to_layout(batch: Batch, source: str) -> pa.RecordBatch:
     """The batch's changes in the layout, in order, LEAVE rows left out; `source` begins every event id."""
-    batch = _without_leaves(batch)
+    batch = without_leaves(batch)
     table, count = batch.table, len(batch)
     op = batch.op.to_numpy(zero_copy_only=False)
     image = batch.image.to_numpy(zero_copy_only=False)
@@ -124,7 +124,8 @@ def _written_names(table: TableSchema) -> list[str]:
     return written
 
 
-def _without_leaves(batch: Batch) -> Batch:
+def without_leaves(batch: Batch) -> Batch:
+    """The batch without the LEAVE halves of key changes, which are no changes of their own."""
     keep = pc.not_equal(batch.op, pa.scalar(int(Op.LEAVE), pa.uint8()))
     if pc.all(keep, min_count=0).as_py():
         return batch

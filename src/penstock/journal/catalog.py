@@ -75,13 +75,21 @@ class Catalog:
             self._read()
 
     def _read(self) -> None:
-        status = os.stat(self._path)
+        try:
+            status = os.stat(self._path)
+        except FileNotFoundError:
+            return
         if status.st_ino != self._inode or status.st_size < self._at:
             self._at, self._inode = 0, status.st_ino
         found, self._at = read_catalog(self._path, self._at)
         for data in found:
             if data["seq"] not in self.entries:
                 self.entries[data["seq"]] = Entry.from_data(data)
+
+    def names(self) -> set[str]:
+        """The tables that have appeared so far, as schema.table."""
+        self._read()
+        return {e.table.qualified for e in self.entries.values()}
 
     def in_force(self, count: int) -> dict[int, Entry]:
         """By relation, the entry in force when the first `count` entries exist."""

@@ -115,6 +115,10 @@ class Capture(ABC):
     def __init__(self, recipe: Mapping[str, Any]) -> None:
         self.recipe = recipe
 
+    @classmethod
+    def warm(cls) -> None:
+        """Loads what copying will need; called once, before the source is prepared."""
+
     @abstractmethod
     def run(self, journal: JournalWriter, link: Link) -> None:
         """Copies until `link.stopping`; raises an error of ours when it cannot go on."""

@@ -207,6 +207,15 @@ def test_columns_are_those_of_the_stream(database: Database, make: Maker) -> Non
     assert found == {"a": [("id", "integer"), ("amount", "numeric(10,2)")], "b": [("id", "integer"), ("shown", "text")]}
 
 
+def test_a_generated_column_is_there_when_the_publication_sends_it(database: Database, make: Maker) -> None:
+    database.execute(
+        "CREATE TABLE a (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED);"
+        "CREATE PUBLICATION penstock_shop FOR TABLE a WITH (publish_generated_columns = stored)"
+    )
+    (table,) = make().discover()
+    assert [c.name for c in table.columns] == ["id", "twice"]
+
+
 def test_partitioned_tables_are_taken_by_their_root(database: Database, make: Maker) -> None:
     database.execute(
         "CREATE TABLE root (id int PRIMARY KEY) PARTITION BY RANGE (id);"

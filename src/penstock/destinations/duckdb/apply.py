@@ -22,8 +22,8 @@ from penstock.destinations.staging import StagedReader
 class StagedChunk:
     """A chunk of a receipt, with its tables."""
 
-    def __init__(self, data: Mapping[str, Any], file: str, reader: StagedReader) -> None:
-        self._data, self._file, self._reader = data, file, reader
+    def __init__(self, data: Mapping[str, Any], reader: StagedReader) -> None:
+        self._data, self._reader = data, reader
         self.columns: list[str] = list(data["columns"])
         self.key: list[str] = list(data["key"])
         self.last: tuple[int, int] = (data["last"][0], data["last"][1])
@@ -33,7 +33,7 @@ class StagedChunk:
     def part(self, name: str) -> pa.Table | None:
         """One of its tables; None when it has no such rows."""
         place = self._data.get(name)
-        return None if place is None else self._reader.read(self._file, (place[0], place[1]))
+        return None if place is None else self._reader.read((place[0], place[1]))
 
     @property
     def places(self) -> list[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,7 +18,7 @@ from penstock.destinations.duckdb.options import DuckDBOptions
 from penstock.destinations.duckdb.sql import qualified
 from penstock.destinations.duckdb.tables import Tables
 from penstock.destinations.filesystem import mended
-from penstock.destinations.staging import StagedReader, shelf
+from penstock.destinations.staging import StagedReader, discard, sweep
 from penstock.errors import DestinationError, LedgerFenced
 from penstock.observe import failpoints
 
@@ -69,32 +68,35 @@ class DuckDBDestination(Destination):
 
     def commit(self, epoch: Epoch, receipts: Sequence[Receipt]) -> None:
         """Applies the epoch and moves the position in one transaction; does nothing when the position is already there."""
-        home = shelf(self.place.staging, epoch)
         with self._connection.use() as connection, mended(self.place.staging):
             held = self._hold(connection)
             self._fence(held, epoch.generation)
             if held.position is None or held.position < epoch.upto:
                 failpoints.reach("destination.before_publish")
                 connection.execute("BEGIN")
-                for target, buckets in self._chunks(held, receipts, StagedReader(home)).items():
+                for target, buckets in self._chunks(held, receipts).items():
                     apply_chunks(connection, target, buckets)
                 connection.execute(self._advance(held, epoch))
                 failpoints.reach("destination.in_publish")
                 connection.execute("COMMIT")
                 held.position, held.generation = epoch.upto, max(held.generation, epoch.generation)
                 failpoints.reach("destination.after_publish")
-        shutil.rmtree(home, ignore_errors=True)
+                self._connection.checkpoint_if_due()
+            discard(self.place.staging, epoch)
 
     def committed(self) -> int | None:
         """The position in the database."""
         with self._connection.use() as connection:
             held = self._hold(connection)
             self._fence(held, self._generation)
+            with mended(self.place.staging):
+                sweep(self.place.staging, held.position or 0)
             return held.position
 
     def abort(self, epoch: Epoch) -> None:
         """Removes staged files; the database never has a part of an epoch."""
-        shutil.rmtree(shelf(self.place.staging, epoch), ignore_errors=True)
+        with mended(self.place.staging):
+            discard(self.place.staging, epoch)
 
     def close(self) -> None:
         """Closes the file."""
@@ -118,14 +120,15 @@ class DuckDBDestination(Destination):
             raise LedgerFenced(f"{self.options.file}: generation {held.generation} has taken over, this worker has {generation}")
         self._generation = max(generation, self._generation)
 
-    def _chunks(self, held: _Held, receipts: Sequence[Receipt], reader: StagedReader) -> dict[str, list[list[StagedChunk]]]:
+    def _chunks(self, held: _Held, receipts: Sequence[Receipt]) -> dict[str, list[list[StagedChunk]]]:
         """The staged chunks by target, bucket by bucket."""
         found: dict[str, list[list[StagedChunk]]] = {}
         for bucket, receipt in enumerate(receipts):
+            reader = StagedReader(self.place.staging, receipt)
             for data in receipt["chunks"]:
                 target = qualified(held.tables.catalog, *self.options.place_of(data["schema"], data["table"]))
                 buckets = found.setdefault(target, [[] for _ in receipts])
-                buckets[bucket].append(StagedChunk(data, receipt["file"], reader))
+                buckets[bucket].append(StagedChunk(data, reader))
         return found
 
     def _advance(self, held: _Held, epoch: Epoch) -> str:

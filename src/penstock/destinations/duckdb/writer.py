@@ -12,12 +12,14 @@ import pyarrow.compute as pc
 from penstock.core.batch import Batch, Op
 from penstock.core.epoch import Epoch
 from penstock.core.schema import TableSchema
+from penstock.destinations import fold_kernel
 from penstock.destinations.base import Place, Receipt, Writer
+from penstock.destinations.duckdb import types
 from penstock.destinations.duckdb.options import DuckDBOptions
 from penstock.destinations.duckdb.types import travel, travelling
 from penstock.destinations.filesystem import mended
 from penstock.destinations.fold import Fold, Folded, Patches
-from penstock.destinations.staging import StagedFile, shelf
+from penstock.destinations.staging import Staged
 from penstock.destinations.unrepresentable import settle
 from penstock.errors import TruncateRefused
 
@@ -39,21 +41,20 @@ class DuckDBWriter(Writer):
         chunks: list[Chunk] = []
         tables: Counter[str] = Counter()
         nulled = 0
-        with mended(self.place.staging), StagedFile(shelf(self.place.staging, epoch)) as file:
+        with mended(self.place.staging), Staged(self.place.staging, epoch) as staged:
             for batch in self._wanted(batches):
                 nulled += settle(batch, self.options.on_unrepresentable)
                 for folded in fold.add(batch):
-                    _stage(file, folded, chunks, tables)
+                    _stage(staged, folded, chunks, tables)
             for folded in fold.end():
-                _stage(file, folded, chunks, tables)
-            size = file.size
+                _stage(staged, folded, chunks, tables)
+            place = staged.end()
         return {
             "rows": sum(tables.values()),
-            "bytes": size,
             "tables": dict(tables),
             "counts": {"unrepresentable": nulled} if nulled else {},
-            "file": file.name,
             "chunks": chunks,
+            **place,
         }
 
     def _wanted(self, batches: Iterator[Batch]) -> Iterator[Batch]:
@@ -69,7 +70,7 @@ class DuckDBWriter(Writer):
                 yield batch
 
 
-def _stage(file: StagedFile, folded: Folded, chunks: list[Chunk], tables: Counter[str]) -> None:
+def _stage(staged: Staged, folded: Folded, chunks: list[Chunk], tables: Counter[str]) -> None:
     table = folded.table
     tables[table.qualified] += folded.changes
     if folded.truncated:
@@ -85,17 +86,17 @@ def _stage(file: StagedFile, folded: Folded, chunks: list[Chunk], tables: Counte
         "foreign": folded.patches is not None and folded.patches.foreign > 0,
     }
     if folded.upserts.num_rows:
-        chunk["upserts"] = file.add(_travelled(folded.upserts, table))
+        chunk["upserts"] = staged.add(_travelled(folded.upserts, table))
     if folded.deletes.num_rows:
-        chunk["deletes"] = file.add(_travelled(folded.deletes, table))
+        chunk["deletes"] = staged.add(_travelled(folded.deletes, table))
     if folded.patches is not None:
         patches = patch_table(folded.patches, table, None)
         stays = _stays(patches, table)
         for name, rows in (("patches", patches.filter(stays)), ("moved", patches.filter(pc.invert(stays)))):
             if rows.num_rows:
-                chunk[name] = file.add(rows)
+                chunk[name] = staged.add(rows)
     if folded.departures is not None:
-        chunk["departures"] = file.add(patch_table(folded.departures.patches, table, folded.departures.at))
+        chunk["departures"] = staged.add(patch_table(folded.departures.patches, table, folded.departures.at))
     chunks.append(chunk)
 
 
@@ -134,3 +135,9 @@ def _travelled(rows: pa.Table, table: TableSchema) -> pa.Table:
     columns = {column.name: column for column in table.columns}
     fields = [travelling(columns[name]) for name in rows.column_names]
     return pa.table([travel(values, field) for values, field in zip(rows.columns, fields, strict=True)], schema=pa.schema(fields))
+
+
+def warm() -> None:
+    """Compiles or loads the kernels that a lane runs."""
+    fold_kernel.warm()
+    types.warm()

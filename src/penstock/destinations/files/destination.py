@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from penstock.core.schema import TableSchema
 from penstock.destinations.base import Destination, Place, Receipt
 from penstock.destinations.files.disk import make_directory, sync_directory, write_durably
 from penstock.destinations.files.manifest import Manifests, Published
-from penstock.destinations.files.names import STAGING, file_name, shelf, table_directory
+from penstock.destinations.files.names import file_name, staging_directory, table_directory
 from penstock.destinations.files.options import FilesOptions
 from penstock.destinations.files.writer import file_format
 from penstock.destinations.filesystem import mended
@@ -33,6 +32,7 @@ class FilesDestination(Destination):
         self._suffix = file_format(options).suffix
         self._manifests = Manifests(self._root, place.flow, place.destination)
         self._generation = 0
+        self._staging = staging_directory(self._root, place.flow, place.destination)
         self._claimed: set[Path] = set()
         self._leftovers: dict[int, list[Path]] = {}
 
@@ -67,7 +67,7 @@ class FilesDestination(Destination):
                 failpoints.reach("destination.before_publish")
                 self._manifests.add(epoch, self._publish(epoch, receipts))
                 failpoints.reach("destination.after_publish")
-            shutil.rmtree(shelf(self._root, epoch), ignore_errors=True)
+            self._clear(epoch.upto, only=True)
 
     def committed(self) -> int | None:
         """The position of the newest manifest; also clears what dead attempts at older epochs have staged."""
@@ -76,9 +76,7 @@ class FilesDestination(Destination):
             newest = self._manifests.newest()
             if newest is None:
                 return None
-            for name in self._staged():
-                if int(name, 16) <= newest.upto:
-                    shutil.rmtree(self._staging / name, ignore_errors=True)
+            self._clear(newest.upto, only=False)
             return newest.upto
 
     def abort(self, epoch: Epoch) -> None:
@@ -88,12 +86,11 @@ class FilesDestination(Destination):
         attempt replaces them by the same bytes, and removes those that it does not have (when options have changed).
         """
         with mended(self._root):
-            shutil.rmtree(shelf(self._root, epoch), ignore_errors=True)
+            self._clear(epoch.upto, only=True)
             if not self._manifests.holds(epoch):
                 self._leftovers[epoch.upto] = list(self._published(epoch))
 
     def _publish(self, epoch: Epoch, receipts: Sequence[Receipt]) -> tuple[Published, ...]:
-        home = shelf(self._root, epoch)
         files: list[Published] = []
         touched: dict[Path, None] = {}
         for bucket, receipt in enumerate(receipts):
@@ -102,7 +99,7 @@ class FilesDestination(Destination):
                 if directory not in self._claimed and directory not in touched:
                     make_directory(directory)
                 final = directory / file_name(epoch, bucket, file["version"], file["number"], self._suffix)
-                _move(home / file["staged"], final)
+                _move(self._staging / file["staged"], final)
                 touched[directory] = None
                 about = (file["schema"], file["table"], file["version"], file["rows"], file["bytes"])
                 files.append(Published(str(final.relative_to(self._root)), *about))
@@ -149,12 +146,12 @@ class FilesDestination(Destination):
             self._manifests.raise_generation(generation)
         self._generation = max(generation, self._generation)
 
-    @property
-    def _staging(self) -> Path:
-        return self._root / STAGING / f"{self.place.flow}.{self.place.destination}"
-
-    def _staged(self) -> list[str]:
-        return os.listdir(self._staging) if self._staging.is_dir() else []
+    def _clear(self, upto: int, *, only: bool) -> None:
+        """Removes what attempts have staged for the epoch up to there, or for all up to there."""
+        names = os.listdir(self._staging) if self._staging.is_dir() else []
+        for name in names:
+            if name.endswith(".tmp") and (name[1:17] == f"{upto:016X}" or (not only and int(name[1:17], 16) < upto)):
+                (self._staging / name).unlink(missing_ok=True)
 
 
 def _move(staged: Path, final: Path) -> None:

@@ -45,9 +45,14 @@ def file_name(epoch: Epoch, bucket: int, version: int, number: int, suffix: str)
     return f"{epoch.upto:016X}-{bucket:04d}-{version:06d}-{number:04d}.{suffix}"
 
 
-def shelf(root: Path, epoch: Epoch) -> Path:
-    """Where attempts at an epoch stage their files: on the same file system, out of readers' sight."""
-    return root / STAGING / f"{epoch.flow}.{epoch.destination}" / f"{epoch.upto:016X}"
+def staging_directory(root: Path, flow: str, destination: str) -> Path:
+    """Where attempts stage their files: on the same file system, out of readers' sight."""
+    return root / STAGING / f"{flow}.{destination}"
+
+
+def staged_prefix(epoch: Epoch) -> str:
+    """How the names of an epoch's staged files begin."""
+    return f".{epoch.upto:016X}."
 
 
 def _encode(text: str) -> str:

@@ -18,10 +18,11 @@ from penstock.core.epoch import Epoch
 from penstock.core.schema import TableSchema
 from penstock.destinations.base import Place, Receipt, Writer
 from penstock.destinations.files.disk import sync_file
-from penstock.destinations.files.names import shelf
+from penstock.destinations.files.names import staged_prefix, staging_directory
 from penstock.destinations.files.options import FilesOptions
 from penstock.destinations.filesystem import mended
 from penstock.destinations.unrepresentable import settle
+from penstock.formats import event_id
 from penstock.formats.base import FileFormat, FileWriter
 
 # What may wait in memory over all open files; one transaction may touch any number of tables.
@@ -63,6 +64,8 @@ class _Attempt:
 
     def write(self, batch: Batch) -> None:
         """Appends a batch to its table's file."""
+        if batch.table in self.open and not self.open[batch.table].writer.fits(batch):
+            self._end(batch.table)
         file = self.open.get(batch.table) or self._begin(batch.table)
         file.writer.write(batch)
         file.about["rows"] += len(batch) - _count(batch, Op.LEAVE)
@@ -83,7 +86,7 @@ class _Attempt:
         name = (table.schema, table.name, table.version)
         number = self.numbers[name]
         self.numbers[name] += 1
-        path = self.home / f".{self.token}.{self.bucket:04d}.{len(self.done) + len(self.open):06d}.tmp"
+        path = self.home / f"{staged_prefix(self.epoch)}{self.token}.{len(self.done) + len(self.open):06d}.tmp"
         about = {"schema": table.schema, "table": table.name, "version": table.version, "number": number, "rows": 0}
         self.open[table] = _Open(path, self.format.open(path, table, self.epoch.source), about)
         return self.open[table]
@@ -106,7 +109,7 @@ class FilesWriter(Writer):
 
     def write(self, epoch: Epoch, bucket: int, batches: Iterator[Batch]) -> Receipt:
         """Stages one bucket; the files are durable, and invisible until the driver publishes them."""
-        home = shelf(self.options.root, epoch)
+        home = staging_directory(self.options.root, epoch.flow, epoch.destination)
         nulled = 0
         with mended(self.options.root):
             home.mkdir(parents=True, exist_ok=True)
@@ -136,3 +139,8 @@ def _count(batch: Batch, op: Op) -> int:
 def _without_truncates(batch: Batch) -> Batch:
     """Every bucket is given each TRUNCATE; the log has it once, from bucket 0."""
     return batch.filter(pc.not_equal(batch.op, pa.scalar(int(Op.TRUNCATE), pa.uint8()))) if _count(batch, Op.TRUNCATE) else batch
+
+
+def warm() -> None:
+    """Compiles or loads the kernels that a lane runs."""
+    event_id.warm()

@@ -9,6 +9,7 @@ from penstock.errors import PenstockError, SourceUnreachable
 from penstock.journal.writer import JournalWriter
 from penstock.observe.failpoints import reach
 from penstock.sources.base import Capture, Link
+from penstock.sources.postgres import walk
 from penstock.sources.postgres.assembly import Assembly
 from penstock.sources.postgres.control import Control
 from penstock.sources.postgres.relation import RelationBook
@@ -17,13 +18,18 @@ from penstock.sources.postgres.wire import ReplicationConnection, raise_server_e
 GULP_BYTES = 4 << 20
 # Reading late and in big gulps: an eager reader makes walsender pay a system call per message (docs/decisions/capture.md).
 BULK_BYTES = 32 << 10
-BULK_PAUSE = 0.012
+BULK_PAUSE = 0.02
 QUIET_PAUSE = 0.001
 WAIT = 0.25
 
 
 class PostgresCapture(Capture):
     """One walsender connection; what it copies begins where the journal is complete."""
+
+    @classmethod
+    def warm(cls) -> None:
+        """Loads the compiled walk."""
+        walk.warm()
 
     def run(self, journal: JournalWriter, link: Link) -> None:
         """Copies until `link.stopping`."""

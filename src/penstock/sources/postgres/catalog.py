@@ -75,7 +75,8 @@ SELECT c.oid::bigint AS oid, n.nspname AS schema, c.relname AS name, c.relreplid
          FROM pg_catalog.pg_index x
          JOIN pg_catalog.pg_class xc ON xc.oid = x.indexrelid
          CROSS JOIN LATERAL (
-              SELECT pg_catalog.array_agg(a.attname::text ORDER BY k.place) AS columns, pg_catalog.bool_and(a.attnotnull) AS required
+              SELECT pg_catalog.array_agg(a.attname::text ORDER BY k.place) AS columns,
+                     pg_catalog.bool_and(a.attnotnull) AS required
                 FROM pg_catalog.unnest(x.indkey) WITH ORDINALITY k (number, place)
                 JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.number
                WHERE k.place <= x.indnkeyatts) named
@@ -85,7 +86,9 @@ SELECT c.oid::bigint AS oid, n.nspname AS schema, c.relname AS name, c.relreplid
  ORDER BY n.nspname, c.relname
 """
 
-# Generated columns are not in the stream unless the publication says so (18+), and pg_publication_tables knows.
+GENERATED_SINCE = 180000
+"""Publications with generated columns; before, pg_publication_tables names them and the stream leaves them out (15.18)."""
+
 _COLUMNS = """
 SELECT a.attrelid::bigint AS oid, a.attname AS name, a.atttypid::bigint AS type, a.atttypmod AS modifier,
        a.attgenerated = '' AS stored_by_user
@@ -137,13 +140,24 @@ def unmatched(control: Control, options: PostgresOptions, found: Sequence[Table]
 def describe(control: Control, found: Sequence[Table], published: dict[int, frozenset[str]]) -> list[TableSchema]:
     """Schemas of the tables with the columns the stream has: those `published` names, else all that are not generated."""
     columns: dict[int, list[Column]] = {}
+    may_be_generated = control.version >= GENERATED_SINCE
     for row in control.rows(_COLUMNS, {"oids": [t.oid for t in found]}):
         chosen = published.get(row["oid"])
-        if (row["name"] in chosen) if chosen is not None else row["stored_by_user"]:
+        if chosen is None or not may_be_generated:
+            sent = row["stored_by_user"] and (chosen is None or row["name"] in chosen)
+        else:
+            sent = row["name"] in chosen
+        if sent:
             oid, modifier = row["type"], row["modifier"]
             column = Column(row["name"], arrow_type(oid, modifier), native_name(oid, modifier))
             columns.setdefault(row["oid"], []).append(column)
-    return [TableSchema(t.schema, t.name, tuple(columns.get(t.oid, ())), t.key, 1, str(t.oid)) for t in found]
+    return [_schema(t, tuple(columns.get(t.oid, ()))) for t in found]
+
+
+def _schema(table: Table, columns: tuple[Column, ...]) -> TableSchema:
+    # A publication's column list may leave out a part of the key, as long as it sends inserts only.
+    key = table.key if {c.name for c in columns}.issuperset(table.key) else ()
+    return TableSchema(table.schema, table.name, columns, key, 1, str(table.oid))
 
 
 def _asked(names: Sequence[str], schemas: Sequence[str], schema: str, table: str) -> bool:

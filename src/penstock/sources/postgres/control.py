@@ -17,7 +17,10 @@ from penstock.sources.postgres.wire import SESSION_OPTIONS, translate_psycopg
 Row = dict[str, Any]
 
 # A role may be read-only by default, or have timeouts that a wait for a lock or for a new slot would meet.
-SESSION = f"{SESSION_OPTIONS} -c default_transaction_read_only=off -c statement_timeout=60s -c lock_timeout=30s -c idle_session_timeout=0"
+SESSION = (
+    f"{SESSION_OPTIONS} -c default_transaction_read_only=off "
+    "-c statement_timeout=60s -c lock_timeout=30s -c idle_session_timeout=0"
+)
 
 
 def pinned(dsn: str, flow: str) -> str:

@@ -61,9 +61,7 @@ class PostgresOptions(Options):
             conninfo_to_dict(value)
         except ProgrammingError:
             # libpq's own message quotes the part it could not read, which may be the password.
-            raise ValueError(
-                "is not a connection string: postgresql://user@host:5432/database, or key=value pairs"
-            ) from None
+            raise ValueError("is not a connection string: postgresql://user@host:5432/database, or key=value pairs") from None
         return value
 
     @field_validator("publication")

@@ -1,4 +1,4 @@
-"""The preflight: everything about server, rights, tables and slot that stands in a flow's way, each with the SQL that mends it."""
+"""The preflight: all that stands in a flow's way on the server, in rights, tables and slot, each with the SQL that mends it."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Preflight:
             "wal_level",
             SourceSettings(
                 f"wal_level is {level}, and logical replication needs logical.",
-                remedy="ALTER SYSTEM SET wal_level = 'logical'; then restart the server (on RDS: set rds.logical_replication = 1).",
+                remedy="ALTER SYSTEM SET wal_level = 'logical'; then restart the server (RDS: set rds.logical_replication = 1).",
                 setting="wal_level",
             ),
         )

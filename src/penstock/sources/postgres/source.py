@@ -71,7 +71,7 @@ class PostgresSource(Source):
         found = slot.find(self._control, self.slot)
         if found is None and journal_end is not None:
             raise SlotMissing(
-                f"The slot {self.slot} is gone, and the journal ends at {format_lsn(journal_end)}: what came after it cannot be had.",
+                f"The slot {self.slot} is gone, and what came after the journal's end {format_lsn(journal_end)} with it.",
                 slot=self.slot,
             )
         plan = self._plan()
