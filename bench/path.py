@@ -8,13 +8,16 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from bench.capture import run_capture
 from bench.processes import Meter, wait_until
 from bench.workload import PUBLICATION, make_backlog, make_server, make_table
 from penstock.core.flow import Flow
 from penstock.embedded.postgres import EmbeddedPostgres
+from penstock.engine.supervisor import CaptureSupervisor
 from penstock.engine.worker import Worker
+from penstock.sources.base import Prepared
 
 
 def flow_to(server: EmbeddedPostgres, slot: str, kind: str, options: dict[str, Any], parallelism: int) -> Flow:
@@ -30,33 +33,33 @@ def flow_to(server: EmbeddedPostgres, slot: str, kind: str, options: dict[str, A
     )
 
 
-def drain(server: EmbeddedPostgres, slot: str, kind: str, end: int, parallelism: int) -> tuple[float, float, Meter]:
-    """Seconds from the first byte asked for to the last checkpoint, seconds of the start, and who used what."""
+def drain(server: EmbeddedPostgres, slot: str, kind: str, end: int, parallelism: int) -> tuple[float, Meter]:
+    """Seconds from the moment capture may begin, lanes standing, to the last checkpoint; and who used what meanwhile."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
         path = Path(directory)
         options = {"path": str(path / ("log" if kind == "files" else "bench.duckdb"))}
         worker = Worker(flow_to(server, slot, kind, options, parallelism), path / "state")
-        began = time.perf_counter()
-        failure: list[BaseException] = []
+        ready, go = threading.Event(), threading.Event()
+        begin = CaptureSupervisor.begin
 
-        def run() -> None:
-            try:
-                worker.run()
-            except BaseException as error:
-                failure.append(error)
+        def begin_when_ready(supervisor: CaptureSupervisor, prepared: Prepared) -> None:
+            wait_until(worker.is_ready, 120, "lanes do not stand")
+            ready.set()
+            go.wait()
+            begin(supervisor, prepared)
 
-        with Meter() as meter:
-            thread = threading.Thread(target=run)
+        thread = threading.Thread(target=worker.run)
+        with mock.patch.object(CaptureSupervisor, "begin", begin_when_ready):
             thread.start()
-            wait_until(lambda: failure or worker.process_ids["capture"] and worker.status().destinations, 60, "no start")
-            started = time.perf_counter()
-            wait_until(lambda: failure or worker.status().destinations[0].position >= end, 600, "no end")
-            ended = time.perf_counter()
+            ready.wait()
+            with Meter() as meter:
+                started = time.perf_counter()
+                go.set()
+                wait_until(lambda: not thread.is_alive() or worker.status().destinations[0].position >= end, 600, "no end")
+                seconds = time.perf_counter() - started
         worker.stop()
         thread.join()
-        if failure:
-            raise failure[0]
-        return ended - started, started - began, meter
+        return seconds, meter
 
 
 def main() -> None:
@@ -75,7 +78,7 @@ def main() -> None:
         floor, _, _, _ = run_capture(server, "alone", end)
         print(f"capture alone: {rows / floor:,.0f} rows/s ({floor:.1f} s)", flush=True)
         for kind in kinds:
-            seconds, _, meter = drain(server, kind, kind, end, given.parallelism)
+            seconds, meter = drain(server, kind, kind, end, given.parallelism)
             print(
                 f"{kind}: {rows / seconds:,.0f} rows/s ({seconds:.1f} s), {seconds / floor:.2f} of capture alone | "
                 f"CPU s {meter.cpu()} | peak MB {dict(meter.peak)}",

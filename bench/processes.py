@@ -80,4 +80,4 @@ def wait_until(claim: object, seconds: float, what: str) -> None:
     while not claim():
         if time.monotonic() > deadline:
             raise TimeoutError(what)
-        time.sleep(0.005)
+        time.sleep(0.02)

@@ -15,7 +15,9 @@ from tests.batches import Change, delete, insert, move, table, truncate, update
 State = dict[Any, dict[str, Any]]
 
 ONE = table({"id": pa.int64(), "v": pa.int32(), "big": pa.string(), "large": pa.string()})
-TWO = table({"v": pa.int32(), "b": pa.string(), "big": pa.string(), "a": pa.int64(), "large": pa.string()}, key=("a", "b"))
+TWO = table(
+    {"v": pa.int32(), "b": pa.string(), "big": pa.string(), "a": pa.int64(), "large": pa.string()}, key=("a", "b"), name="lines"
+)
 
 
 def key_of(schema: TableSchema, row: Any) -> Any:
@@ -40,6 +42,25 @@ def replay(schema: TableSchema, changes: Iterable[Change], state: State) -> Stat
         elif change.op == Op.UPDATE:
             was = state.get(key_of(schema, change.row), blank)
             state[key_of(schema, change.row)] = {**was, **change.row}
+    return state
+
+
+def replay_layout(schema: TableSchema, changes: Iterable[dict[str, Any]]) -> State:
+    """The model's rows from changes in the layout of `penstock.formats.layout`, as a consumer would build them."""
+    names = {c.name: f"_{c.name}" if c.name.startswith("__") else c.name for c in schema.columns}
+    state: State = {}
+    for change in changes:
+        row = {name: change.get(written) for name, written in names.items()}
+        before = change["__before"]
+        old = None if before is None else tuple(before[names[name]] for name in schema.key)
+        key = key_of(schema, row)
+        if change["__op"] == "truncate":
+            state.clear()
+        elif change["__op"] == "delete":
+            state.pop(key, None)
+        else:
+            was = state.pop(old if old is not None else key, dict.fromkeys(names))
+            state[key] = row | {name: was[name] for name in change["__unchanged"]}
     return state
 
 

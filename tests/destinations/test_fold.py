@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from penstock.core.batch import Batch
 from penstock.core.schema import TableSchema
-from penstock.destinations.fold import Fold, Folded, Patches, fold
-from penstock.destinations.order import in_order
+from penstock.destinations.folding.fold import Fold, Folded, Patches, fold
+from penstock.destinations.folding.order import in_order
 from penstock.errors import DecodeFailed
 from tests.batches import Change, batch, delete, insert, move, table, truncate, update
 from tests.table_model import ONE, TWO, State, key_of, logs, numbered, replay, shared_out, start

@@ -93,6 +93,25 @@ def test_unpublished_bytes_are_cut_off_at_the_next_start(tmp_path: Path) -> None
     assert [s.last for s in read_all(tmp_path)] == [101, 102, 103, 104]
 
 
+def test_zeros_laid_out_ahead_are_no_data_after_a_kill(tmp_path: Path) -> None:
+    writer = JournalWriter(tmp_path)
+    writer.begin(BEGIN)
+    for position in (101, 102):
+        writer.publish([a_slice(writer.append(memoryview(b"x" * 100)), position)], [], 0)
+    killed = tmp_path / "killed"
+    killed.mkdir()
+    for path in (segment_path(tmp_path, 1), index_path(tmp_path, 1)):
+        (killed / path.name).write_bytes(path.read_bytes())
+    writer.close()
+    assert segment_path(killed, 1).stat().st_size > segment_path(tmp_path, 1).stat().st_size
+    again = JournalWriter(killed)
+    assert (again.end, again.cut) == (102, 0)
+    again.publish([a_slice(again.append(memoryview(b"next")), 103)], [], 0)
+    again.close()
+    assert [s.last for s in read_all(killed)] == [101, 102, 103]
+    SliceReader(killed).read(read_all(killed))
+
+
 def test_pieces_that_fill_whole_segments_are_cut_off_when_their_transaction_never_committed(tmp_path: Path) -> None:
     fill(tmp_path, 3, segment_bytes=1000)
     writer = JournalWriter(tmp_path, segment_bytes=1000)

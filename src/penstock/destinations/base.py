@@ -70,6 +70,8 @@ class DestinationOptions(Options):
     """Patterns of tables to take (`public.*`, `orders`); empty takes all."""
     exclude: tuple[str, ...] = ()
     """Patterns of tables to leave out."""
+    on_unrepresentable: Literal["fail", "null"] = "fail"
+    """What happens to a value that the column's type cannot hold; every use is counted."""
 
     def takes(self, schema: str, table: str) -> bool:
         """Whether this destination takes the table."""
@@ -87,8 +89,6 @@ class TableOptions(DestinationOptions):
     """Table that a source table goes to; `{schema}` and `{table}` stand for the source's names."""
     on_truncate: Literal["apply", "ignore", "halt"] = "apply"
     """What a TRUNCATE on the source does: empties the table, nothing, or stops this destination."""
-    on_unrepresentable: Literal["fail", "null"] = "fail"
-    """What happens to a value that the column's type cannot hold; every use is counted."""
 
     def target(self, table: TableSchema) -> tuple[str, str]:
         """Schema and table that the source's table goes to."""

@@ -22,6 +22,23 @@ _REMEDIES = {
 }
 
 
+def probe(directory: Path) -> None:
+    """Tries whether files can be made in a directory, or in the nearest one above it that exists; leaves nothing behind."""
+    nearest = directory
+    while not nearest.exists() and nearest != nearest.parent:
+        nearest = nearest.parent
+    with mended(directory):
+        if not nearest.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        try:
+            made = nearest / f".penstock-check.{os.getpid()}"
+            made.touch()
+            made.unlink()
+        except FileNotFoundError as error:
+            # What some virtual file systems say instead of "not permitted".
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES)) from error
+
+
 @contextmanager
 def mended(root: Path) -> Iterator[None]:
     """Turns what the file system raises into errors of ours."""

@@ -6,7 +6,9 @@ an error. The end of the connection is the end of the lane. It imports no ledger
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Client, Connection
@@ -15,6 +17,7 @@ from typing import Any
 
 from penstock.core import connectors
 from penstock.core.batch import Batch
+from penstock.core.card import Kind
 from penstock.core.epoch import Epoch
 from penstock.destinations.base import Place, Writer
 from penstock.engine.messages import receive, send
@@ -111,14 +114,12 @@ def _signs_of_life(batches: Iterator[Batch], connection: Connection, ask: int) -
 
 def warm() -> None:
     """Imports and compiles, before workers are forked, what their first epoch would otherwise wait for."""
-    for kind in ("source", "destination", "format"):
-        for card in connectors.cards(kind).values():  # type: ignore[arg-type]
-            for part in ("decoder", "writer", "format"):
-                if part not in card.parts:
-                    continue
-                try:
-                    module = __import__(card.load(part).__module__, fromlist=["warm"])
-                except PenstockError:
-                    # An extra that is not installed is the business of the flow that names it.
-                    continue
+    kinds: tuple[Kind, ...] = ("source", "destination", "format")
+    for card in (card for kind in kinds for card in connectors.cards(kind).values()):
+        for part in {"decoder", "writer", "format"} & card.parts.keys():
+            try:
+                module = importlib.import_module(card.load(part).__module__)
                 getattr(module, "warm", lambda: None)()
+            except Exception as error:
+                # An extra that is not installed, or a connector that is broken, is the business of the flow that names it.
+                sys.stderr.write(f"{card.kind} {card.name} could not be warmed: {type(error).__name__}: {error}\n")

@@ -10,6 +10,7 @@ import itertools
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -33,6 +34,17 @@ LOSSES = 20
 """How often lanes may be lost in one epoch before the destination's retry rules decide."""
 
 
+@dataclass
+class _Asking:
+    """What the lanes have been asked to do, and what they have answered."""
+
+    descriptors: list[dict[str, Any]]
+    receipts: dict[int, dict[str, Any]] = field(default_factory=dict)
+    asked: dict[int, tuple[int, float]] = field(default_factory=dict)
+    """By lane the number of the asking and when the lane last gave a sign of life."""
+    losses: int = 0
+
+
 class Lanes:
     """Runs descriptors on `count` standing Spark tasks; used by one thread."""
 
@@ -50,41 +62,47 @@ class Lanes:
         self._arrived = threading.Condition()
         self._connections: dict[int, Connection] = {}
         self._stopping = False
+        self._asking = _Asking([])
 
-    def run(self, descriptors: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The receipts of the descriptors, in order; each descriptor goes to the lane of its place in the list."""
-        receipts: dict[int, dict[str, Any]] = {}
-        asked: dict[int, tuple[int, float]] = {}
-        losses = 0
-        while len(receipts) < len(descriptors):
+    def ask(self, descriptors: Sequence[dict[str, Any]]) -> None:
+        """Hands the descriptors out, each to the lane of its place in the list; what was asked before is forgotten.
+
+        Lanes that stand get theirs now, the others when `gather` waits for them.
+        """
+        self._asking = _Asking(list(descriptors))
+        with self._arrived:
+            ready = [lane for lane in range(len(descriptors)) if lane in self._connections]
+        for lane in ready:
+            self._hand_out(lane)
+
+    def gather(self) -> list[dict[str, Any]]:
+        """The receipts of what was asked last, in order; starts again what is lost meanwhile."""
+        asking = self._asking
+        while len(asking.receipts) < len(asking.descriptors):
             self._check_stopping()
-            for lane in range(len(descriptors)):
-                if lane not in receipts and lane not in asked:
-                    try:
-                        asked[lane] = (self._ask(lane, descriptors[lane]), time.monotonic())
-                    except (EOFError, ConnectionError):
-                        losses += self._lose(lane)
+            for lane in range(len(asking.descriptors)):
+                if lane not in asking.receipts and lane not in asking.asked:
+                    self._connection(lane)
+                    self._hand_out(lane)
             reach("engine.after_dispatch")
-            for lane, message in self._replies(asked):
-                if message is None:
-                    losses += self._lose(lane)
-                    asked.pop(lane, None)
-                elif message["ask"] != asked[lane][0]:
-                    continue
-                elif "progress" in message:
-                    asked[lane] = (asked[lane][0], time.monotonic())
-                elif "error" in message:
-                    raise from_data(message["error"])
-                else:
-                    receipts[lane] = message["receipt"]
-                    del asked[lane]
-            if losses > LOSSES:
-                raise LaneLost(f"lanes of {self._group} were lost {losses} times in one epoch")
-            self._check_silence(asked)
-        return [receipts[lane] for lane in range(len(descriptors))]
+            for lane, message in self._replies(asking.asked):
+                self._take(lane, message)
+            if asking.losses > LOSSES:
+                raise LaneLost(f"lanes of {self._group} were lost {asking.losses} times in one epoch")
+            self._check_silence(asking.asked)
+        return [asking.receipts[lane] for lane in range(len(asking.descriptors))]
+
+    def begin(self) -> None:
+        """Submits the job, so that lanes stand ready when the first descriptor comes; does not wait for them."""
+        self._ensure_job()
+
+    def are_ready(self) -> bool:
+        """Whether every lane has called in."""
+        with self._arrived:
+            return len(self._connections) == self._count
 
     def interrupt(self) -> None:
-        """Makes a `run` in another thread end soon, with LaneLost; no more descriptors are taken."""
+        """Makes a `gather` in another thread end soon, with LaneLost; no more descriptors are taken."""
         self._stopping = True
         with self._arrived:
             self._arrived.notify_all()
@@ -102,11 +120,30 @@ class Lanes:
         if self._stopping:
             raise LaneLost(f"lanes of {self._group} are being stopped")
 
-    def _ask(self, lane: int, descriptor: dict[str, Any]) -> int:
-        connection = self._connection(lane)
+    def _hand_out(self, lane: int) -> None:
         ask = next(self._asks)
-        send(connection, {**descriptor, "ask": ask})
-        return ask
+        try:
+            send(self._connections[lane], {**self._asking.descriptors[lane], "ask": ask})
+        except (KeyError, EOFError, ConnectionError):
+            self._lose(lane)
+        else:
+            self._asking.asked[lane] = (ask, time.monotonic())
+
+    def _take(self, lane: int, message: dict[str, Any] | None) -> None:
+        """One answer; an older asking's is passed over."""
+        asking = self._asking
+        if message is None:
+            self._lose(lane)
+            asking.asked.pop(lane, None)
+        elif message["ask"] != asking.asked[lane][0]:
+            return
+        elif "progress" in message:
+            asking.asked[lane] = (message["ask"], time.monotonic())
+        elif "error" in message:
+            raise from_data(message["error"])
+        else:
+            asking.receipts[lane] = message["receipt"]
+            del asking.asked[lane]
 
     def _connection(self, lane: int) -> Connection:
         deadline = time.monotonic() + ARRIVAL
@@ -135,13 +172,13 @@ class Lanes:
                 found.append((lanes[ready], None))
         return found
 
-    def _lose(self, lane: int) -> int:
+    def _lose(self, lane: int) -> None:
         with self._arrived:
             gone = self._connections.pop(lane, None)
         if gone is not None:
             gone.close()
+        self._asking.losses += 1
         _log.warning("lane lost", destination=self._group, lane=lane)
-        return 1
 
     def _check_silence(self, asked: dict[int, tuple[int, float]]) -> None:
         silent = [lane for lane, (_, since) in asked.items() if time.monotonic() - since > SILENCE]

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from penstock.core.flow import RetryRules
 from penstock.core.schema import TableSchema
 from penstock.destinations.base import Destination
 from penstock.engine.lanes import Lanes
-from penstock.engine.planner import Limits, Plan, Planner
+from penstock.engine.planner import SMALL_BYTES, Limits, Plan, Planner
 from penstock.engine.status import DestinationStatus, Rate
 from penstock.errors import DestinationFailed, LedgerFenced, PenstockError
 from penstock.journal.catalog import Catalog
@@ -29,6 +30,14 @@ from penstock.observe.failpoints import reach
 _log = structlog.get_logger()
 
 IDLE_WAIT = 0.5
+
+
+@dataclass(frozen=True)
+class _Flight:
+    """An epoch that the lanes have; `began` is when its first change became durable here."""
+
+    epoch: Epoch
+    began: float
 
 
 class DestinationLoop(threading.Thread):
@@ -65,7 +74,8 @@ class DestinationLoop(threading.Thread):
         self._catalog = Catalog(catalog_path(journal))
         self._prepared: dict[str, int] = {}
         self._rate = Rate()
-        self._planned: Epoch | None = None
+        self._planned: list[Epoch] = []
+        self._flight: _Flight | None = None
         self._planner: Planner | None = None
         self.status = status
         self.error: PenstockError | None = None
@@ -85,6 +95,7 @@ class DestinationLoop(threading.Thread):
         """The thread's body: deliver, and after an error decide whether to go on."""
         while not self._halt.is_set():
             try:
+                self._lanes.begin()
                 self._recover()
                 self._prepare_discovered()
                 self._deliver()
@@ -107,7 +118,8 @@ class DestinationLoop(threading.Thread):
     def is_idle(self) -> bool:
         """Whether everything that the journal shows has been delivered."""
         planner = self._planner
-        return self._planned is None and planner is not None and planner.idle_mark > 0 and planner.idle_mark <= self.status.position
+        busy = self._planned or self._flight is not None
+        return not busy and planner is not None and 0 < planner.idle_mark <= self.status.position
 
     def lag(self, now: float) -> float:
         """Age in seconds of the oldest change that waits, else of the last epoch's at its delivery."""
@@ -126,39 +138,42 @@ class DestinationLoop(threading.Thread):
         if self._planner is not None:
             self._planner.close()
 
+    def is_ready(self) -> bool:
+        """Whether its lanes stand."""
+        return self._lanes.are_ready()
+
     def epochs_per_second(self) -> float:
         """Epochs closed per second, lately."""
         return self._rate.per_second(time.monotonic())
 
     def _recover(self) -> None:
-        """Asks the destination about an epoch that was planned and not closed, and starts reading behind the checkpoint."""
+        """Asks the destination about epochs that were planned and not closed, and starts reading behind the checkpoint."""
         if self._planner is not None:
             self._planner.close()
+        self._flight = None
         self._planner = Planner(self._journal, self._checkpoint.position, self._limits)
-        self._planned = planned = self._ledger.planned(self._flow, self.status.name)
-        if planned is None:
-            return
-        held = self._destination.committed()
-        if held is not None and held >= planned.upto:
-            self._planner.again(planned.upto)
-            self._close(planned, None, {}, time.time())
-        else:
-            self._destination.abort(planned)
+        self._planned = self._ledger.planned(self._flow, self.status.name)
+        held = self._destination.committed() if self._planned else None
+        while self._planned and held is not None and held >= self._planned[0].upto:
+            self._planner.again(self._planned[0].upto)
+            self._close(self._planned.pop(0), {}, time.time())
+        for epoch in self._planned:
+            self._destination.abort(epoch)
 
     def _deliver(self) -> None:
-        assert self._planner is not None
-        plan = self._again(self._planned) if self._planned is not None else None
+        while self._planned and not self._halt.is_set():
+            # The same span and the same buckets as before the crash, one after the other.
+            self._flight = self._launch(self._planned[0], self._again(self._planned[0]))
+            self._planned.pop(0)
+            self._land(self._flight, ahead=False)
         while not self._halt.is_set():
-            if self._planned is None or plan is None:
-                plan = self._planner.next()
+            if self._flight is None:
+                plan = self._next()
                 if plan is None:
                     self._rest()
                     continue
-                reach("engine.before_plan")
-                self._planned = self._epoch(plan, self._checkpoint)
-                self._ledger.plan(self._planned, plan.changes)
-                reach("engine.after_plan")
-            plan = self._run(self._planned, plan)
+                self._flight = self._launch(self._plan(plan, self._checkpoint), plan)
+            self._land(self._flight, ahead=True)
 
     def _again(self, planned: Epoch) -> Plan:
         assert self._planner is not None
@@ -172,31 +187,61 @@ class DestinationLoop(threading.Thread):
             if self._halt.is_set():
                 raise DestinationFailed("stopped")
 
-    def _run(self, epoch: Epoch, plan: Plan) -> Plan | None:
-        """One epoch from prepared tables to the checkpoint; returns the plan that follows when one is ready."""
+    def _next(self) -> Plan | None:
         assert self._planner is not None
-        began = min(s.appended_at for s in plan.slices) / 1e6
+        return None if self._halt.is_set() else self._planner.next()
+
+    def _is_behind(self) -> bool:
+        """Whether there is enough for lanes to do meanwhile; a small epoch is sooner there when its turn is waited for."""
+        return self._planner is not None and self._planner.backlog() >= SMALL_BYTES
+
+    def _plan(self, plan: Plan, after: Checkpoint) -> Epoch:
+        """The plan, durable before any of it runs."""
+        epoch = Epoch(
+            self._flow,
+            self.status.name,
+            self._source,
+            after.epoch + 1,
+            after.position,
+            plan.upto,
+            plan.buckets(self._limits.parallelism),
+            self._generation,
+        )
+        reach("engine.before_plan")
+        self._ledger.plan(epoch, plan.changes)
+        reach("engine.after_plan")
+        return epoch
+
+    def _launch(self, epoch: Epoch, plan: Plan) -> _Flight:
+        """Hands an epoch to the lanes and does not wait for it."""
         self._prepare(plan)
         reach("engine.after_prepare")
         packed = pack_slices(plan.slices)
-        receipts = self._lanes.run(
-            [{"epoch": epoch.to_data(), "bucket": bucket, "slices": packed} for bucket in range(epoch.buckets)]
-        )
-        reach("engine.before_commit")
-        self._destination.commit(epoch, receipts)
-        reach("engine.after_commit")
-        following = self._planner.next() if not self._halt.is_set() else None
-        self._close(epoch, following, _summed(receipts), began)
-        return following
+        self._lanes.ask([{"epoch": epoch.to_data(), "bucket": b, "slices": packed} for b in range(epoch.buckets)])
+        return _Flight(epoch, min(s.appended_at for s in plan.slices) / 1e6)
 
-    def _close(self, epoch: Epoch, following: Plan | None, summed: dict[str, Counter[str]], began: float) -> None:
-        """The checkpoint, durable, with the next plan; then everybody may know."""
-        reached = Checkpoint(epoch.upto, epoch.number)
-        planned = self._epoch(following, reached) if following is not None else None
-        after = (planned, following.changes) if planned is not None and following is not None else None
-        self._ledger.close_epoch(epoch, self._generation, after)
+    def _land(self, flight: _Flight, *, ahead: bool) -> None:
+        """Commits an epoch; with `ahead` the lanes work on the next one meanwhile, staged but not yet to be seen."""
+        receipts = self._lanes.gather()
+        self._flight = None
+        reached = Checkpoint(flight.epoch.upto, flight.epoch.number)
+        following = self._next() if ahead and self._is_behind() else None
+        early = following is not None and not following.brings_schema
+        if following is not None and early:
+            self._flight = self._launch(self._plan(following, reached), following)
+        reach("engine.before_commit")
+        self._destination.commit(flight.epoch, receipts)
+        reach("engine.after_commit")
+        self._close(flight.epoch, _summed(receipts), flight.began)
+        if following is not None and not early:
+            # Its tables change: not before everything under the old ones is in its place.
+            self._flight = self._launch(self._plan(following, reached), following)
+
+    def _close(self, epoch: Epoch, summed: dict[str, Counter[str]], began: float) -> None:
+        """The checkpoint, durable; then everybody may know."""
+        self._ledger.close_epoch(epoch, self._generation)
         reach("engine.after_checkpoint")
-        self._checkpoint, self._planned = reached, planned
+        self._checkpoint = Checkpoint(epoch.upto, epoch.number)
         status = self.status
         for name, amount in summed.get("tables", {}).items():
             status.rows[name] = status.rows.get(name, 0) + amount
@@ -222,21 +267,9 @@ class DestinationLoop(threading.Thread):
         self._news.wait(min(IDLE_WAIT, max(0.0, self._planner.seconds_left())))
         self._news.clear()
 
-    def _epoch(self, plan: Plan, after: Checkpoint) -> Epoch:
-        return Epoch(
-            self._flow,
-            self.status.name,
-            self._source,
-            after.epoch + 1,
-            after.position,
-            plan.upto,
-            plan.buckets(self._limits.parallelism),
-            self._generation,
-        )
-
     def _prepare(self, plan: Plan) -> None:
         """Tables that this epoch brings for the first time, or in a new version."""
-        if self._prepared and not any(s.flags & SliceFlag.SCHEMA for s in plan.slices):
+        if self._prepared and not plan.brings_schema:
             return
         tables = dict(self._catalog.in_force(plan.slices[0].catalog))
         for s in plan.slices:

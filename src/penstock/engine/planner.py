@@ -41,6 +41,11 @@ class Plan:
         """How many changes it holds."""
         return sum(s.changes for s in self.slices)
 
+    @property
+    def brings_schema(self) -> bool:
+        """Whether it begins with a new table version."""
+        return any(s.flags & SliceFlag.SCHEMA for s in self.slices)
+
     def buckets(self, parallelism: int) -> int:
         """How many lanes share it: one when it is small, or when a row changes its key and may take columns along."""
         if any(s.flags & SliceFlag.KEY_CHANGE for s in self.slices):
@@ -80,6 +85,11 @@ class Planner:
                 return
             self._waiting.extend(found)
             size += sum(s.size for s in found)
+
+    def backlog(self) -> int:
+        """Bytes that wait now, as far as one epoch can use them."""
+        self.read()
+        return sum(s.size for s in self._waiting)
 
     def again(self, upto: int) -> Plan | None:
         """The span that ends at `upto`, planned before; None while the journal does not show all of it."""

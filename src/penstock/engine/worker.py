@@ -99,6 +99,10 @@ class Worker:
         mark = max((loop.journal_mark for loop in self._loops), default=0)
         return WorkerStatus(self.flow.name, journal_size(self._journal), mark, told, destinations)
 
+    def is_ready(self) -> bool:
+        """Whether every destination's lanes stand, so that a change waits for nothing but its turn."""
+        return bool(self._loops) and all(loop.is_ready() for loop in self._loops)
+
     @property
     def process_ids(self) -> dict[str, int]:
         """The processes that belong to this worker, for people and for tests: `capture` and `jvm`."""
@@ -123,9 +127,9 @@ class Worker:
         self._board = Switchboard()
         for use, destination in self._destinations:
             self._loops.append(self._loop(use, destination, prepared.identity, beginning, discovered))
-        supervisor.begin(prepared)
         for loop in self._loops:
             loop.start()
+        supervisor.begin(prepared)
         _log.info("flow started", flow=self.flow.name, generation=self._generation, journal=str(self._journal))
 
     def _warm_up(self) -> None:

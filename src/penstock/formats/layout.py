@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 
 from penstock.core.batch import Batch, Image, Op
 from penstock.core.schema import Column, TableSchema
-from penstock.formats.event_id import event_ids
 
 UNKNOWN = "__unknown"
 OP_NAMES = {
@@ -68,6 +67,8 @@ def layout_schema(table: TableSchema) -> pa.Schema:
 
 def to_layout(batch: Batch, source: str) -> pa.RecordBatch:
     """The batch's changes in the layout, in order, LEAVE rows left out; `source` begins every event id."""
+    from penstock.formats.kernels.event_id import event_ids
+
     batch = without_leaves(batch)
     table, count = batch.table, len(batch)
     op = batch.op.to_numpy(zero_copy_only=False)
@@ -81,7 +82,7 @@ def to_layout(batch: Batch, source: str) -> pa.RecordBatch:
         batch.committed_at,
         batch.xid,
         pa.array(np.full(count, table.version, dtype=np.int32)),
-        _name_lists(table, unchanged, count),
+        name_lists(table, unchanged, count),
     ]
     schema = layout_schema(table)
     before = _before(batch, schema.field("__before").type, op, image)
@@ -144,7 +145,7 @@ def _unchanged(batch: Batch, op: Any) -> Any:
     return matrix
 
 
-def _name_lists(table: TableSchema, matrix: Any, count: int) -> pa.Array:
+def name_lists(table: TableSchema, matrix: Any, count: int) -> pa.Array:
     """Per row the names of the columns that the matrix marks."""
     if matrix is None:
         return pa.ListArray.from_arrays(pa.array(np.zeros(count + 1, dtype=np.int32)), pa.array([], pa.string()))
@@ -176,7 +177,7 @@ def _before(batch: Batch, kind: pa.StructType, op: Any, image: Any) -> pa.Array:
         unknown = np.zeros((count, len(children)), dtype=np.bool_)
         unknown[np.ix_(key_only, [i for i in range(len(children)) if i not in batch.table.key_indexes])] = True
         children = [_blank(child, unknown, i) for i, child in enumerate(children)]
-    lists = pc.if_else(pa.array(key_only), _name_lists(batch.table, unknown, count), pa.scalar(None, pa.list_(pa.string())))
+    lists = pc.if_else(pa.array(key_only), name_lists(batch.table, unknown, count), pa.scalar(None, pa.list_(pa.string())))
     absent = pa.array(~known)
     return pa.StructArray.from_arrays([*children, lists], fields=list(kind), mask=absent)
 

@@ -51,8 +51,8 @@ def recover(directory: Path) -> Recovered:
         state.cut += _remove(directory, number)
         return state
     if actual > size:
+        state.cut += _written(segment_path(directory, number), size)
         os.truncate(segment_path(directory, number), size)
-        state.cut += actual - size
     state.segment, state.size = number, size
     state.mark = notes[-1].mark
     state.end = _last_position(directory, numbers)
@@ -116,6 +116,19 @@ def _mend_catalog(directory: Path, numbers: list[int], count: int) -> list[dict[
         os.fsync(file.fileno())
     temporary.replace(path)
     return entries
+
+
+def _written(path: Path, start: int) -> int:
+    """How much from byte `start` on is more than the zeros that a writer lays out ahead."""
+    last = 0
+    with path.open("rb") as file:
+        file.seek(start)
+        at = 0
+        while piece := file.read(1 << 20):
+            used = len(piece.rstrip(b"\0"))
+            last = at + used if used else last
+            at += len(piece)
+    return last
 
 
 def _remove(directory: Path, number: int) -> int:

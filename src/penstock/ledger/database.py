@@ -16,6 +16,22 @@ from penstock.errors import LedgerUnusable
 from penstock.ledger.schema import HEAD
 
 
+class Statement:
+    """SQL with named parameters, compiled once: two of them stand in every epoch's way, where a millisecond counts."""
+
+    def __init__(self, sql: str) -> None:
+        self._text = sa.text(sql)
+        self._ready: tuple[str, tuple[str, ...] | None] | None = None
+
+    def run(self, connection: sa.Connection, **values: Any) -> sa.CursorResult[Any]:
+        """Runs it in the transaction."""
+        if self._ready is None:
+            compiled = self._text.compile(dialect=connection.dialect)
+            self._ready = (str(compiled), tuple(compiled.positiontup) if compiled.positiontup else None)
+        sql, names = self._ready
+        return connection.exec_driver_sql(sql, values if names is None else tuple(values[n] for n in names))
+
+
 class LedgerDatabase:
     """Serialises transactions of this process over one connection; every one of them is durable when it returns."""
 

@@ -12,12 +12,21 @@ import sqlalchemy as sa
 
 from penstock.core.epoch import Epoch
 from penstock.errors import FlowChanged, LedgerFenced
-from penstock.ledger.database import LedgerDatabase
+from penstock.ledger.database import LedgerDatabase, Statement
 
 HISTORY = 1000
 """How many closed epochs per destination are kept."""
 
 _EPOCH_FIELDS = "flow, destination, source, number, after, upto, buckets, generation"
+
+_GENERATION = Statement("select generation from flows where name = :n")
+_PLAN = Statement(
+    f"insert into epochs ({_EPOCH_FIELDS}, state, changes, planned_at)"
+    " values (:flow, :destination, :source, :number, :after, :upto, :buckets, :generation, 'planned', :changes, :t)"
+)
+_CLOSE = Statement("update epochs set state = 'closed', closed_at = :t where flow = :f and destination = :d and number = :n")
+_MOVE = Statement("update checkpoints set position = :p, epoch = :n, updated_at = :t where flow = :f and destination = :d")
+_FORGET = Statement("delete from epochs where flow = :f and destination = :d and number = :n")
 
 
 @dataclass(frozen=True)
@@ -92,40 +101,29 @@ class Ledger:
         assert found is not None
         return found
 
-    def planned(self, flow: str, destination: str) -> Epoch | None:
-        """The epoch that was planned and not closed."""
+    def planned(self, flow: str, destination: str) -> list[Epoch]:
+        """The epochs that were planned and not closed, in order; the last may have been handed to lanes ahead of its turn."""
         with self._database.transaction() as c:
-            row = c.execute(
-                sa.text(f"select {_EPOCH_FIELDS} from epochs where flow = :f and destination = :d and state = 'planned'"),
+            rows = c.execute(
+                sa.text(
+                    f"select {_EPOCH_FIELDS} from epochs where flow = :f and destination = :d and state = 'planned' order by number"
+                ),
                 {"f": flow, "d": destination},
-            ).one_or_none()
-            return Epoch(**row._mapping) if row is not None else None
+            ).all()
+            return [Epoch(**row._mapping) for row in rows]
 
     def plan(self, epoch: Epoch, changes: int) -> None:
         """Records an epoch before any of it runs."""
         with self._fenced(epoch.flow, epoch.generation) as c:
-            _insert(c, epoch, changes)
+            _PLAN.run(c, **epoch.to_data(), changes=changes, t=_now())
 
-    def close_epoch(self, epoch: Epoch, generation: int, following: tuple[Epoch, int] | None) -> None:
-        """Moves the checkpoint to the epoch's end and, in the same transaction, plans the one that follows if there is one."""
+    def close_epoch(self, epoch: Epoch, generation: int) -> None:
+        """Moves the checkpoint to the epoch's end."""
         with self._fenced(epoch.flow, generation) as c:
-            keys = {"f": epoch.flow, "d": epoch.destination, "n": epoch.number, "t": _now()}
-            c.execute(
-                sa.text(
-                    "update epochs set state = 'closed', closed_at = :t where flow = :f and destination = :d and number = :n"
-                ),
-                keys,
-            )
-            c.execute(
-                sa.text("update checkpoints set position = :p, epoch = :n, updated_at = :t where flow = :f and destination = :d"),
-                {**keys, "p": epoch.upto},
-            )
-            c.execute(
-                sa.text("delete from epochs where flow = :f and destination = :d and number = :o"),
-                {**keys, "o": epoch.number - HISTORY},
-            )
-            if following is not None:
-                _insert(c, *following)
+            keys = {"f": epoch.flow, "d": epoch.destination}
+            _CLOSE.run(c, **keys, n=epoch.number, t=_now())
+            _MOVE.run(c, **keys, n=epoch.number, t=_now(), p=epoch.upto)
+            _FORGET.run(c, **keys, n=epoch.number - HISTORY)
 
     def advance(self, flow: str, destination: str, position: int, generation: int) -> None:
         """Moves a checkpoint over a stretch of the log that holds nothing."""
@@ -141,20 +139,10 @@ class Ledger:
     def _fenced(self, flow: str, generation: int) -> Iterator[sa.Connection]:
         """A transaction that fails when a newer worker has taken the flow over."""
         with self._database.transaction() as connection:
-            current = connection.scalar(sa.text("select generation from flows where name = :n"), {"n": flow})
+            current = _GENERATION.run(connection, n=flow).scalar()
             if current != generation:
                 raise LedgerFenced(f"flow {flow} was taken over by generation {current}; this worker is {generation}", flow=flow)
             yield connection
-
-
-def _insert(c: sa.Connection, epoch: Epoch, changes: int) -> None:
-    c.execute(
-        sa.text(
-            f"insert into epochs ({_EPOCH_FIELDS}, state, changes, planned_at)"
-            " values (:flow, :destination, :source, :number, :after, :upto, :buckets, :generation, 'planned', :changes, :t)"
-        ),
-        {**epoch.to_data(), "changes": changes, "t": _now()},
-    )
 
 
 def _now() -> int:

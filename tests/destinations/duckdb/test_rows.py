@@ -18,7 +18,7 @@ from penstock.destinations.base import Place
 from penstock.destinations.duckdb.destination import DuckDBDestination
 from penstock.destinations.duckdb.options import DuckDBOptions
 from penstock.destinations.duckdb.writer import DuckDBWriter
-from penstock.destinations.fold import Fold
+from penstock.destinations.folding.fold import Fold
 from tests.batches import Change, batch, insert
 from tests.table_model import ONE, TWO, State, key_of, logs, replay, shared_out, start
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from penstock.destinations.duckdb.moves import Moves
 from penstock.destinations.duckdb.sql import equal, quoted
-from penstock.destinations.order import in_order
+from penstock.destinations.folding.order import in_order
 from penstock.destinations.staging import StagedReader
 
 

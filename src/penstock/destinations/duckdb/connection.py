@@ -12,11 +12,14 @@ from pathlib import Path
 import duckdb
 
 from penstock.destinations.duckdb.options import DuckDBOptions
+from penstock.destinations.filesystem import mended
 from penstock.errors import DestinationError, DestinationFailed, DestinationUnwritable
 
 _HOLDER = re.compile(r"PID (\d+)")
 # Reading this much of a log back takes about a second when the worker starts again after a crash.
 _LOG_BYTES = 64 << 20
+# How long a call waits for a reader; then the engine waits, with its own rules.
+_PATIENCE = 5.0
 # These speak of rows, and errors of ours never carry values.
 _ABOUT_VALUES = (duckdb.ConversionException, duckdb.ConstraintException, duckdb.OutOfRangeException, duckdb.InvalidInputException)
 
@@ -39,7 +42,7 @@ class Connection:
         with self._lock:
             try:
                 if self._open is None:
-                    self._open = _connect(self._options)
+                    self._open = self._connect()
                     self.opened += 1
                 yield self._open
             except duckdb.Error as error:
@@ -64,6 +67,17 @@ class Connection:
         """Gives the file back; DuckDB folds its write-ahead log into the file."""
         with self._lock:
             self._close()
+
+    def _connect(self) -> duckdb.DuckDBPyConnection:
+        """Opens the file; somebody who reads it because it was released gets some time to finish."""
+        patient_until = time.monotonic() + (_PATIENCE if self.opened else 0.0)
+        while True:
+            try:
+                return _connect(self._options)
+            except duckdb.IOException as error:
+                if not _is_locked(error) or time.monotonic() >= patient_until:
+                    raise
+            time.sleep(0.05)
 
     def _recover(self, error: BaseException) -> None:
         if self._open is None:
@@ -95,6 +109,8 @@ class Connection:
 
 
 def _connect(options: DuckDBOptions) -> duckdb.DuckDBPyConnection:
+    with mended(options.file.parent):
+        options.file.parent.mkdir(parents=True, exist_ok=True)
     connection = duckdb.connect(
         str(options.file),
         config={
@@ -112,10 +128,14 @@ def _connect(options: DuckDBOptions) -> duckdb.DuckDBPyConnection:
     return connection
 
 
+def _is_locked(error: duckdb.Error) -> bool:
+    return "Could not set lock" in str(error)
+
+
 def translated(error: duckdb.Error, file: Path) -> DestinationError:
     """What DuckDB raised, as an error of ours."""
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
-    if "Could not set lock" in text or "Conflicting lock" in str(error):
+    if _is_locked(error):
         holder = _HOLDER.search(str(error))
         who = f"process {holder[1]}" if holder else "another process"
         return DestinationUnwritable(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,7 +16,7 @@ from penstock.destinations.duckdb.connection import Connection
 from penstock.destinations.duckdb.options import DuckDBOptions
 from penstock.destinations.duckdb.sql import qualified
 from penstock.destinations.duckdb.tables import Tables
-from penstock.destinations.filesystem import mended
+from penstock.destinations.filesystem import mended, probe
 from penstock.destinations.staging import StagedReader, discard, sweep
 from penstock.errors import DestinationError, LedgerFenced
 from penstock.observe import failpoints
@@ -53,10 +52,7 @@ class DuckDBDestination(Destination):
                 with self._connection.use():
                     pass
             else:
-                with mended(file.parent):
-                    probe = file.parent / f".penstock-check.{os.getpid()}"
-                    probe.touch()
-                    probe.unlink()
+                probe(file.parent)
         except DestinationError as error:
             return [Finding(subject, False, error.message, error.remedy, error.code)]
         return [Finding(subject, True, "writable")]

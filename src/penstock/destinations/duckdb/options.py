@@ -22,8 +22,8 @@ class DuckDBOptions(TableOptions):
     """How much memory DuckDB may use before it spills to `<path>.tmp`."""
     threads: Annotated[int, Field(ge=1, le=64)] = 2
     """How many threads DuckDB uses in the worker."""
-    release: Duration = 0.0
-    """The file is closed after this time without an epoch, so that other processes can open it; 0 keeps it open."""
+    release: Duration = 1.0
+    """The file is closed after this time without an epoch, so that other processes can read it; 0ms keeps it open for good."""
 
     @model_validator(mode="before")
     @classmethod

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 
 from penstock.core.schema import Column
+from penstock.formats.kernels import compiled
 
 _PLAIN: dict[pa.DataType, str] = {
     pa.bool_(): "BOOLEAN",
@@ -121,7 +121,7 @@ def _uuid_bytes(texts: pa.Array) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(16), count, [validity, pa.py_buffer(out)], null_count=texts.null_count)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _parse_uuids(starts: Any, data: Any, absent: Any, out: Any) -> int:
     """Writes 16 bytes per text of 32 hexadecimal digits, dashes passed over; the first row that is none, or -1."""
     for row in range(len(absent)):

@@ -12,13 +12,13 @@ import pyarrow.compute as pc
 from penstock.core.batch import Batch, Op
 from penstock.core.epoch import Epoch
 from penstock.core.schema import TableSchema
-from penstock.destinations import fold_kernel
 from penstock.destinations.base import Place, Receipt, Writer
 from penstock.destinations.duckdb import types
 from penstock.destinations.duckdb.options import DuckDBOptions
 from penstock.destinations.duckdb.types import travel, travelling
 from penstock.destinations.filesystem import mended
-from penstock.destinations.fold import Fold, Folded, Patches
+from penstock.destinations.folding import kernel
+from penstock.destinations.folding.fold import Fold, Folded, Patches
 from penstock.destinations.staging import Staged
 from penstock.destinations.unrepresentable import settle
 from penstock.errors import TruncateRefused
@@ -139,5 +139,5 @@ def _travelled(rows: pa.Table, table: TableSchema) -> pa.Table:
 
 def warm() -> None:
     """Compiles or loads the kernels that a lane runs."""
-    fold_kernel.warm()
+    kernel.warm()
     types.warm()

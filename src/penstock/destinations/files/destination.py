@@ -13,10 +13,10 @@ from penstock.core.schema import TableSchema
 from penstock.destinations.base import Destination, Place, Receipt
 from penstock.destinations.files.disk import make_directory, sync_directory, write_durably
 from penstock.destinations.files.manifest import Manifests, Published
-from penstock.destinations.files.names import file_name, staging_directory, table_directory
+from penstock.destinations.files.names import file_name, schema_path, staging_directory, table_directory
 from penstock.destinations.files.options import FilesOptions
 from penstock.destinations.files.writer import file_format
-from penstock.destinations.filesystem import mended
+from penstock.destinations.filesystem import mended, probe
 from penstock.errors import DestinationError, LedgerFenced, SchemaRefused
 from penstock.observe import failpoints
 
@@ -34,21 +34,14 @@ class FilesDestination(Destination):
         self._generation = 0
         self._staging = staging_directory(self._root, place.flow, place.destination)
         self._claimed: set[Path] = set()
+        self._described: dict[Path, str] = {}
         self._leftovers: dict[int, list[Path]] = {}
 
     def check(self) -> list[Finding]:
         """Whether the directory, or the nearest one above it that exists, can be written."""
-        nearest = self._root
-        while not nearest.exists() and nearest != nearest.parent:
-            nearest = nearest.parent
         subject = f"files: {self._root}"
         try:
-            with mended(self._root):
-                if not nearest.is_dir():
-                    raise NotADirectoryError(20, os.strerror(20), str(nearest))
-                probe = nearest / f".penstock-check.{os.getpid()}"
-                probe.touch()
-                probe.unlink()
+            probe(self._root)
         except DestinationError as error:
             return [Finding(subject, False, error.message, error.remedy, error.code)]
         return [Finding(subject, True, "writable")]
@@ -121,9 +114,9 @@ class FilesDestination(Destination):
 
     def _claim(self, table: TableSchema) -> None:
         directory = table_directory(self._root, table.schema, table.name)
+        self._describe(directory, table)
         if directory in self._claimed:
             return
-        make_directory(directory)
         mine = {"schema": table.schema, "table": table.name, "flow": self.place.flow, "destination": self.place.destination}
         owner = directory / "_table.json"
         if not owner.exists():
@@ -137,6 +130,16 @@ class FilesDestination(Destination):
                 table=table.qualified,
             )
         self._claimed.add(directory)
+
+    def _describe(self, directory: Path, table: TableSchema) -> None:
+        """Keeps the version's columns beside the files, for formats whose files do not say their types."""
+        description = schema_path(directory, table.version)
+        text = json.dumps(table.to_data()) + "\n"
+        if self._described.get(description) != text:
+            make_directory(description.parent)
+            if not description.exists() or description.read_text(encoding="utf-8") != text:
+                write_durably(description, text)
+            self._described[description] = text
 
     def _fence(self, generation: int) -> None:
         seen = self._manifests.generation

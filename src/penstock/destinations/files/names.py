@@ -40,6 +40,11 @@ def table_directory(root: Path, schema: str, table: str) -> Path:
     return root / safe_name(schema) / safe_name(table)
 
 
+def schema_path(directory: Path, version: int) -> Path:
+    """Where a table's directory keeps the columns of a schema version."""
+    return directory / "_schemas" / f"{version:06d}.json"
+
+
 def file_name(epoch: Epoch, bucket: int, version: int, number: int, suffix: str) -> str:
     """The name of a published file: the same for every attempt at the same epoch."""
     return f"{epoch.upto:016X}-{bucket:04d}-{version:06d}-{number:04d}.{suffix}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field, field_validator
 
@@ -24,8 +24,6 @@ class FilesOptions(DestinationOptions):
     """How Parquet pages are compressed."""
     max_file_bytes: Annotated[Size, Field(ge=1)] = 256 << 20
     """A file that has reached this size is followed by another one."""
-    on_unrepresentable: Literal["fail", "null"] = "fail"
-    """What happens to a value that the column's type cannot hold; every use is counted."""
 
     @field_validator("format")
     @classmethod

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 
 from penstock.core.connectors import cards
+from penstock.core.schema import TableSchema
 from penstock.destinations.files.manifest import Manifests
-from penstock.destinations.files.names import MANIFESTS
+from penstock.destinations.files.names import MANIFESTS, schema_path
 from penstock.formats.base import FileFormat
 
 
@@ -32,4 +34,6 @@ def read_changes(path: str | Path, schema: str, table: str, *, after: int | None
                 continue
             for file in manifest.files:
                 if (file.schema, file.table) == (schema, table):
-                    yield from formats[file.path.rpartition(".")[2]].read(root / file.path)
+                    path = root / file.path
+                    described = json.loads(schema_path(path.parent, file.version).read_text(encoding="utf-8"))
+                    yield from formats[path.suffix[1:]].read(path, TableSchema.from_data(described))

@@ -22,7 +22,6 @@ from penstock.destinations.files.names import staged_prefix, staging_directory
 from penstock.destinations.files.options import FilesOptions
 from penstock.destinations.filesystem import mended
 from penstock.destinations.unrepresentable import settle
-from penstock.formats import event_id
 from penstock.formats.base import FileFormat, FileWriter
 
 # What may wait in memory over all open files; one transaction may touch any number of tables.
@@ -143,4 +142,6 @@ def _without_truncates(batch: Batch) -> Batch:
 
 def warm() -> None:
     """Compiles or loads the kernels that a lane runs."""
+    from penstock.formats.kernels import event_id
+
     event_id.warm()

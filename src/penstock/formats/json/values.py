@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.formats import json_kernels, json_moments
-from penstock.formats.json_moments import DATE, INSTANT, MOMENT_WIDTH, TIME, TIMESTAMP
+from penstock.formats.kernels import json_text, moments
+from penstock.formats.kernels.moments import DATE, INSTANT, MOMENT_WIDTH, TIME, TIMESTAMP
 
 _TEXT = pa.large_string()
 
@@ -22,16 +22,16 @@ def to_text(values: pa.Array) -> pa.Array:
     """Each value as JSON text; NULL as null."""
     kind = values.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return _sized(values, json_kernels.escaped_sizes, json_kernels.escape)
+        return _sized(values, json_text.escaped_sizes, json_text.escape)
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
-        return _sized(values, lambda starts, data, valid, ends: json_kernels.base64_sizes(starts, valid, ends), json_kernels.base64)
+        return _sized(values, json_text.base64_sizes, json_text.base64)
     if pa.types.is_decimal(kind):
         return _decimals(values)
     if (meaning := _meaning(kind)) is not None:
         return _moments(values, meaning)
     if pa.types.is_floating(kind):
         texts = pc.fill_null(pc.cast(values, _TEXT), "null")
-        names = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}
+        names = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"', "-0": "-0.0"}
         for arrow, ours in names.items():
             texts = pc.if_else(pc.equal(texts, arrow), ours, texts)
         return texts
@@ -53,7 +53,7 @@ def positions_text(positions: pa.Array) -> pa.Array:
     """Positions as PostgreSQL writes them, in quotes."""
     ends = np.zeros(len(positions) + 1, np.int64)
     out = np.empty(len(positions) * 20, np.uint8)
-    json_kernels.positions(_numbers(positions), ends, out)
+    json_text.positions(_numbers(positions), ends, out)
     return _array(ends, out)
 
 
@@ -87,7 +87,7 @@ def _decimals(values: pa.Array) -> pa.Array:
     raw = np.frombuffer(values.buffers()[1], np.uint32)[values.offset * width : (values.offset + len(values)) * width]
     ends = np.zeros(len(values) + 1, np.int64)
     out = np.empty(len(values) * (width * 10 + 14), np.uint8)
-    json_kernels.decimals(raw.reshape(len(values), width), _valid(values), np.int64(kind.scale), ends, out)
+    json_text.decimals(raw.reshape(len(values), width), _valid(values), np.int64(kind.scale), ends, out)
     return _array(ends, out)
 
 
@@ -95,7 +95,7 @@ def _moments(values: pa.Array, meaning: int) -> pa.Array:
     numbers = _numbers(pc.fill_null(values.cast(pa.int32()) if meaning == DATE else values.view(pa.int64()), 0)).astype(np.int64)
     ends = np.zeros(len(values) + 1, np.int64)
     out = np.empty(len(values) * MOMENT_WIDTH, np.uint8)
-    json_moments.moments(numbers, _valid(values), np.int64(meaning), ends, out)
+    moments.moments(numbers, _valid(values), np.int64(meaning), ends, out)
     return _array(ends, out)
 
 
@@ -103,7 +103,7 @@ def _parsed_moments(texts: pa.Array, meaning: int, kind: pa.DataType) -> pa.Arra
     texts = texts.cast(_TEXT)
     starts, data = _buffers(texts)
     out = np.zeros(len(texts), np.int64)
-    bad = json_moments.parse_moments(starts, data, _valid(texts), np.int64(meaning), out)
+    bad = moments.parse_moments(starts, data, _valid(texts), np.int64(meaning), out)
     if bad >= 0:
         raise ValueError(f"row {bad} is not a date or time as {kind}")
     numbers = pa.array(out, mask=~_valid(texts))

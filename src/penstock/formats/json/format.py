@@ -11,39 +11,23 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core.batch import Batch, Image, Op
-from penstock.core.card import Card
-from penstock.core.options import Options
 from penstock.core.schema import TableSchema
-from penstock.formats import json_values
 from penstock.formats.base import FileFormat, FileWriter, RecordFormat
-from penstock.formats.event_id import event_ids
-from penstock.formats.json_values import positions_text, to_text
+from penstock.formats.json import JsonOptions, values
+from penstock.formats.json.values import positions_text, to_text
+from penstock.formats.kernels import event_id
+from penstock.formats.kernels.event_id import event_ids
 from penstock.formats.layout import OP_NAMES, without_leaves
 
-
-class JsonOptions(Options):
-    """The json format has no options."""
-
-
-CARD = Card(
-    kind="format",
-    name="json",
-    summary="One JSON object per change, newline-delimited in files",
-    options=JsonOptions,
-    parts={"format": "penstock.formats.json:JsonFormat"},
-    capabilities={"file": True, "record": True},
-)
-
 _OPS = pa.array([OP_NAMES.get(Op(code)) if code else None for code in range(len(Op) + 1)], pa.large_string())
-_EMPTY = pa.scalar("", pa.large_string())
+_EMPTY, _COMMA = pa.scalar("", pa.large_string()), pa.scalar(",", pa.large_string())
 
-Piece = str | pa.Array
-"""A stretch of every line: the same text in all, or one text per line."""
+Piece = Any
+"""A stretch of every line: a `str` that is the same in all, or an array with one text per line."""
 
 
 class JsonFormat(FileFormat, RecordFormat):
@@ -60,7 +44,7 @@ class JsonFormat(FileFormat, RecordFormat):
 
     def read(self, path: Path, table: TableSchema | None = None) -> Iterator[pa.RecordBatch]:
         """The file's changes; the lines do not say their types, so the table must be given."""
-        from penstock.formats.json_decoder import decode, read_lines
+        from penstock.formats.json.decoder import decode, read_lines
 
         if table is None:
             raise ValueError(f"{path.name}: JSON lines can only be read with the schema of their table")
@@ -77,7 +61,7 @@ class JsonFormat(FileFormat, RecordFormat):
 
     def decode(self, values: pa.Array, table: TableSchema) -> pa.RecordBatch:
         """The changes back in the layout; ValueError when one is not of this format or this table."""
-        from penstock.formats.json_decoder import decode
+        from penstock.formats.json.decoder import decode
 
         return decode(values, table)
 
@@ -200,15 +184,14 @@ def _object(table: TableSchema, rows: pa.RecordBatch, unknown: Sequence[pa.Array
     """An object with the columns that are known."""
     pieces: list[Piece] = ["{"]
     begun: Any = False
-    for column, values, missing in zip(table.columns, rows.columns, unknown, strict=True):
-        comma: Piece = "" if begun is False else "," if begun is True else pc.if_else(begun, ",", _EMPTY)
-        text = to_text(values)
+    for column, cells, missing in zip(table.columns, rows.columns, unknown, strict=True):
+        comma: Piece = "" if begun is False else "," if begun is True else pc.if_else(begun, _COMMA, _EMPTY)
+        text = to_text(cells)
         if missing is None:
             pieces += [comma, _named(column.name), text]
             begun = True
         else:
-            field = pc.binary_join_element_wise(comma, _named(column.name), text, _EMPTY)
-            pieces.append(pc.if_else(missing, _EMPTY, field))
+            pieces.append(pc.if_else(missing, _EMPTY, _joined([comma, _named(column.name), text], len(cells))))
             known = pc.invert(missing)
             begun = known if begun is False else True if begun is True else pc.or_(begun, known)
     return [*pieces, "}"]
@@ -223,7 +206,7 @@ def _unchanged(batch: Batch, op: Any) -> list[Piece]:
         if missing is not None:
             missing = pc.and_(missing, new)
             name = pa.scalar(json.dumps(column.name, ensure_ascii=False), pa.large_string())
-            later = pc.binary_join_element_wise(pa.scalar(",", pa.large_string()), name, _EMPTY)
+            later = pa.scalar(f",{name.as_py()}", pa.large_string())
             text = name if begun is None else pc.if_else(begun, later, name)
             pieces.append(pc.if_else(missing, text, _EMPTY))
             begun = missing if begun is None else pc.or_(begun, missing)
@@ -239,4 +222,5 @@ def _only(present: pa.Array, pieces: list[Piece]) -> list[Piece]:
 
 def warm() -> None:
     """Compiles or loads the kernels that writing needs."""
-    json_values.warm()
+    event_id.warm()
+    values.warm()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
-from penstock.formats.json_kernels import put_null
+from penstock.formats.kernels import compiled
+from penstock.formats.kernels.json_text import put_null
 
 MOMENT_WIDTH = 36
 """Room for the longest date and time with its quotes."""
@@ -16,8 +16,7 @@ DATE, TIME, TIMESTAMP, INSTANT = 0, 1, 2, 3
 _DAY = 86_400_000_000
 
 
-
-@njit(cache=True, nogil=True)
+@compiled
 def put_number(out: Any, at: Any, value: Any, width: Any) -> Any:
     """Writes a number of at least `width` digits and returns where it ends."""
     size, left = 0, value
@@ -30,7 +29,7 @@ def put_number(out: Any, at: Any, value: Any, width: Any) -> Any:
     return at + size
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def moments(values: Any, valid: Any, kind: Any, ends: Any, out: Any) -> None:
     """Writes dates and times in ISO 8601 in quotes; years past 9999 with a plus, years before 0 with a minus."""
     put = 0
@@ -61,7 +60,7 @@ def moments(values: Any, valid: Any, kind: Any, ends: Any, out: Any) -> None:
         ends[row + 1] = put
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _put_date(out: Any, at: Any, days: Any) -> Any:
     # Howard Hinnant's civil_from_days: the proleptic Gregorian calendar for any number of days.
     shifted = days + 719_468
@@ -83,7 +82,7 @@ def _put_date(out: Any, at: Any, days: Any) -> Any:
     return put_number(out, at + 1, day, 2)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _put_time(out: Any, at: Any, rest: Any) -> Any:
     at = put_number(out, at, rest // 3_600_000_000, 2)
     out[at] = 58
@@ -94,7 +93,7 @@ def _put_time(out: Any, at: Any, rest: Any) -> Any:
     return put_number(out, at + 1, rest % 1_000_000, 6)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def parse_moments(starts: Any, data: Any, valid: Any, kind: Any, out: Any) -> Any:
     """Reads what `moments` wrote, without quotes; the first row that is something else, or -1."""
     for row in range(len(valid)):
@@ -119,7 +118,7 @@ def parse_moments(starts: Any, data: Any, valid: Any, kind: Any, out: Any) -> An
     return -1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _read_number(data: Any, at: Any, end: Any, width: Any) -> Any:
     """A number of `width` digits, of any number of digits when it is 0, and where it ends; -1 when there is none."""
     value, begin = np.int64(0), at
@@ -131,7 +130,7 @@ def _read_number(data: Any, at: Any, end: Any, width: Any) -> Any:
     return value, at
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _read_date(data: Any, at: Any, end: Any) -> Any:
     sign = 1
     if at < end and (data[at] == 45 or data[at] == 43):
@@ -150,7 +149,7 @@ def _read_date(data: Any, at: Any, end: Any) -> Any:
     return era * 146_097 + day_of_era - 719_468, at
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _read_time(data: Any, at: Any, end: Any) -> Any:
     hour, at = _read_number(data, at, end, 2)
     minute, at = _read_number(data, at + 1 if 0 <= at < end and data[at] == 58 else -1, end, 2)

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
+
+from penstock.formats.kernels import compiled
 
 _DIGITS = np.frombuffer(b"0123456789ABCDEF", dtype=np.uint8).copy()
 _MOST_ORDINAL = 0xFFFFFFFF
@@ -25,7 +26,7 @@ def event_ids(source: str, position: pa.Array, ordinal: pa.Array) -> pa.Array:
     return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(data))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _write_ids(head: Any, position: Any, ordinal: Any, digits: Any, data: Any) -> None:
     at = 0
     for row in range(len(position)):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from penstock.core.batch import Op
+from penstock.formats.kernels import compiled
 
 FROM_ORIGIN = -1
 """A cell's source: the row's origin."""
@@ -65,7 +65,7 @@ def _rows(slots: Any, places: Any) -> Rows:
     return Rows(slots[:, _LAST], slots[:, _CELLS:], np.where(origin < 0, -1, places[origin]), slots[:, _DEPARTURE])
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _walk(op: Any, position: Any, ordinal: Any, codes: Any, enters: Any, unchanged: Any, slots: Any, at: Any) -> Any:
     """Takes every row's effect into its key's slot; departures get slots of their own behind the keys'."""
     rows, width = len(op), unchanged.shape[1]
@@ -107,7 +107,7 @@ def _walk(op: Any, position: Any, ordinal: Any, codes: Any, enters: Any, unchang
     return departed, era
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _reach(slots: Any, key: Any, era: Any) -> None:
     """A key that was not met since the last TRUNCATE has no row."""
     if slots[key, _ERA] != era:
@@ -115,14 +115,14 @@ def _reach(slots: Any, key: Any, era: Any) -> None:
         slots[key, _STATE] = _GONE
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _is_pair(op: Any, position: Any, ordinal: Any, leave: Any, enter: Any) -> Any:
     if leave < 0 or enter >= len(op) or op[leave] != _LEAVE or op[enter] != _ENTER:
         return False
     return position[leave] == position[enter] and ordinal[leave] == ordinal[enter]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _begin(slots: Any, key: Any, origin: Any, departure: Any, source: Any, width: Any) -> None:
     slots[key, _LAST] = -1
     slots[key, _ORIGIN] = origin
@@ -131,7 +131,7 @@ def _begin(slots: Any, key: Any, origin: Any, departure: Any, source: Any, width
         slots[key, _CELLS + column] = source
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _settle(slots: Any, key: Any, width: Any) -> None:
     """Writes down what an untouched key or one without a row stands for."""
     if slots[key, _STATE] == _UNTOUCHED:
@@ -140,7 +140,7 @@ def _settle(slots: Any, key: Any, width: Any) -> None:
         _begin(slots, key, -1, -1, NO_VALUE, width)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _move(slots: Any, old: Any, key: Any, width: Any) -> None:
     _settle(slots, old, width)
     if old != key:
@@ -149,7 +149,7 @@ def _move(slots: Any, old: Any, key: Any, width: Any) -> None:
         slots[old, _STATE] = _GONE
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _last_rows(op: Any, codes: Any, slots: Any, era: Any) -> Any:
     """The last change of every key that has a row, in log order."""
     found = np.empty(len(op), np.int64)

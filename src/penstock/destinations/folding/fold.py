@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from penstock.core.batch import Batch, Op
 from penstock.core.schema import TableSchema
-from penstock.destinations.fold_kernel import FROM_ORIGIN, Rows, fold_rows
+from penstock.destinations.folding.kernel import FROM_ORIGIN, Rows, fold_rows
 from penstock.errors import DecodeFailed
 
 # A merge epoch of 64 MB keeps the destination's memory near 300 MB; one of 256 MB took up to 2.3 GB.

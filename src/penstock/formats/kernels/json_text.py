@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from penstock.formats.kernels import compiled
 
 _HEX = np.frombuffer(b"0123456789abcdef", dtype=np.uint8).copy()
 _BASE64 = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", dtype=np.uint8).copy()
@@ -13,7 +14,7 @@ _BASE64 = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01
 NULL_TEXT = np.frombuffer(b"null", dtype=np.uint8).copy()
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def put_null(out: Any, at: Any) -> Any:
     """Writes null and returns where it ends."""
     for i in range(4):
@@ -21,7 +22,7 @@ def put_null(out: Any, at: Any) -> Any:
     return at + 4
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def escaped_sizes(starts: Any, data: Any, valid: Any, ends: Any) -> None:
     """How many bytes each text takes as a JSON string, summed up from 0."""
     total = 0
@@ -39,7 +40,7 @@ def escaped_sizes(starts: Any, data: Any, valid: Any, ends: Any) -> None:
         ends[row + 1] = total
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def escape(starts: Any, data: Any, valid: Any, out: Any) -> None:
     """Writes each text as a JSON string, null where there is none."""
     put = 0
@@ -69,7 +70,7 @@ def escape(starts: Any, data: Any, valid: Any, out: Any) -> None:
         put += 1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _short_escape(byte: Any) -> Any:
     if byte == 34 or byte == 92:
         return byte
@@ -86,8 +87,8 @@ def _short_escape(byte: Any) -> Any:
     return np.uint8(117)
 
 
-@njit(cache=True, nogil=True)
-def base64_sizes(starts: Any, valid: Any, ends: Any) -> None:
+@compiled
+def base64_sizes(starts: Any, data: Any, valid: Any, ends: Any) -> None:
     """How many bytes each value takes as base64 in quotes, summed up from 0."""
     total = 0
     for row in range(len(valid)):
@@ -95,7 +96,7 @@ def base64_sizes(starts: Any, valid: Any, ends: Any) -> None:
         ends[row + 1] = total
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def base64(starts: Any, data: Any, valid: Any, out: Any) -> None:
     """Writes each value as base64 in quotes, null where there is none."""
     put = 0
@@ -120,7 +121,7 @@ def base64(starts: Any, data: Any, valid: Any, out: Any) -> None:
         put += 1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def decimals(limbs: Any, valid: Any, scale: Any, ends: Any, out: Any) -> None:
     """Writes decimals, each a row of 32-bit limbs in two's complement, least first, as plain digits in quotes."""
     width = limbs.shape[1]
@@ -153,7 +154,7 @@ def decimals(limbs: Any, valid: Any, scale: Any, ends: Any, out: Any) -> None:
         ends[row + 1] = put
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _magnitude(limbs: Any, negative: Any, number: Any) -> None:
     carry = np.uint64(1 if negative else 0)
     for i in range(len(limbs)):
@@ -165,7 +166,7 @@ def _magnitude(limbs: Any, negative: Any, number: Any) -> None:
         number[i] = limb
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _digits(number: Any, digits: Any) -> Any:
     """The decimal digits of a number in 32-bit limbs, least first; at least one; destroys the number."""
     count = 0
@@ -187,7 +188,7 @@ def _digits(number: Any, digits: Any) -> Any:
     return count
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def positions(values: Any, ends: Any, out: Any) -> None:
     """Writes positions as two hexadecimal numbers with a slash between, in quotes."""
     put = 0
@@ -201,7 +202,7 @@ def positions(values: Any, ends: Any, out: Any) -> None:
         ends[row + 1] = put
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _put_hex(out: Any, at: Any, value: Any) -> Any:
     size, left = 1, value >> np.uint64(4)
     while left > 0:
