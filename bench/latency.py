@@ -31,7 +31,7 @@ create table lat (
 """
 INSERT = """
 insert into lat (a, t, num, b, f, t2, ts, ok, u) values
-(:client_id, 'customer name', 12.34, 5, 1.5, 'some longer description text padpadpadpad', clock_timestamp(), true, gen_random_uuid())
+(:client_id, 'customer name', 12.34, 5, 1.5, 'some longer description text padpadpadpad', now(), true, gen_random_uuid())
 """
 
 
@@ -84,7 +84,9 @@ def measure(server: EmbeddedPostgres, kinds: list[str], rates: list[int], second
         worker = Worker(flow, path / "state")
         thread = threading.Thread(target=worker.run)
         thread.start()
-        wait_until(lambda: all(d.state == "ok" for d in worker.status().destinations) and worker.status().destinations, 60, "start")
+        wait_until(
+            lambda: all(d.state == "ok" for d in worker.status().destinations) and worker.status().destinations, 60, "start"
+        )
         clock = Clock(worker)
         press(server, rates[0], warm)
         for rate in rates:

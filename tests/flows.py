@@ -71,7 +71,12 @@ class FlowUnderTest:
         command = [sys.executable, "-m", "penstock", "worker", "--flow", str(self.path), "--state", str(self.state), *arguments]
         with (self.directory / "worker.out").open("ab") as output:
             self.process = subprocess.Popen(
-                command, env={**os.environ, **environment}, stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True
+                command,
+                env={**os.environ, **environment},
+                stdout=output,
+                stderr=output,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
             )
         return self.process
 
@@ -138,7 +143,13 @@ def assert_duckdb_equals_source(flow: FlowUnderTest) -> None:
             expected = source_rows(flow.database, table, key)
             found = connection.execute(f"select * from public.{table} order by {key}").to_arrow_table().to_pylist()
             names = [str(r[0]) for r in connection.execute(f"describe public.{table}").fetchall()]
-            assert [tuple(row[n] for n in names) for row in found] == expected, table
+            rows = [tuple(row[n] for n in names) for row in found]
+            missing, surplus = set(expected) - set(rows), set(rows) - set(expected)
+            assert rows == expected, f"{table}: missing {_short(missing)}, surplus {_short(surplus)}"
+
+
+def _short(rows: set[tuple[Any, ...]]) -> list[tuple[str, ...]]:
+    return [tuple(str(value)[:30] for value in row) for row in sorted(rows, key=str)[:5]]
 
 
 def change_log(flow: FlowUnderTest, table: str) -> pa.Table:
@@ -212,18 +223,23 @@ def _one_write(connection: psycopg.Connection[Any], chance: random.Random) -> No
     number, other, kind = chance.randrange(300), chance.randrange(300), chance.random()
     if kind < 0.35:
         connection.execute(
-            "insert into accounts values (%s, %s, %s, repeat(%s, 700), clock_timestamp()) on conflict (id) do update set v = excluded.v, big = excluded.big",
+            "insert into accounts values (%s, %s, %s, repeat(%s, 700), clock_timestamp())"
+            " on conflict (id) do update set v = excluded.v, big = excluded.big",
             (number, other, number / 7, chance.choice("abcd") * 4),
         )
     elif kind < 0.6:
         connection.execute("update accounts set v = v + 1 where id = %s", (number,))
     elif kind < 0.68:
-        connection.execute("update accounts set id = %s where id = %s and not exists (select from accounts where id = %s)", (other, number, other))
+        connection.execute(
+            "update accounts set id = %s where id = %s and not exists (select from accounts where id = %s)",
+            (other, number, other),
+        )
     elif kind < 0.75:
         connection.execute("delete from accounts where id = %s", (number,))
     elif kind < 0.9:
         connection.execute(
-            "insert into lines values (%s, %s, %s) on conflict (a, b) do update set v = lines.v + 1", (number % 40, f"b{other % 5}", number)
+            "insert into lines values (%s, %s, %s) on conflict (a, b) do update set v = lines.v + 1",
+            (number % 40, f"b{other % 5}", number),
         )
     elif kind < 0.93:
         place = (number % 40, f"b{other % 5}")
@@ -233,6 +249,9 @@ def _one_write(connection: psycopg.Connection[Any], chance: random.Random) -> No
             place,
         )
     elif kind < 0.998:
-        connection.execute('insert into "We""ird; table" values (%s, %s) on conflict ("Id") do update set "a b" = excluded."a b"', (number, f"{other}"))
+        connection.execute(
+            'insert into "We""ird; table" values (%s, %s) on conflict ("Id") do update set "a b" = excluded."a b"',
+            (number, f"{other}"),
+        )
     else:
         connection.execute('truncate "We""ird; table"')

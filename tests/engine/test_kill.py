@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,17 @@ from tests.flows import (
 )
 
 RANDOM_KILLS = 20
+
+
+@pytest.fixture
+def flow(database: Database, tmp_path: Path) -> Iterator[FlowUnderTest]:
+    database.execute(SCHEMA)
+    made = FlowUnderTest(database, tmp_path)
+    # The slot exists before the first row: what was written before it is not the stream's to deliver.
+    made.drain()
+    yield made
+    if made.process is not None and made.process.poll() is None:
+        made.kill()
 
 
 def _run_to_failpoint(flow: FlowUnderTest, name: str, marks: Path, count: int) -> None:
@@ -41,10 +53,7 @@ def _run_to_failpoint(flow: FlowUnderTest, name: str, marks: Path, count: int) -
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_killed_at_every_failpoint_nothing_is_lost_or_twice(database: Database, tmp_path: Path) -> None:
-    database.execute(SCHEMA)
-    flow = FlowUnderTest(database, tmp_path)
-    flow.drain()
+def test_killed_at_every_failpoint_nothing_is_lost_or_twice(flow: FlowUnderTest, database: Database, tmp_path: Path) -> None:
     chance = random.Random(7)
     with load(database, seed=1) as commits:
         for name in NAMES:
@@ -58,10 +67,7 @@ def test_killed_at_every_failpoint_nothing_is_lost_or_twice(database: Database, 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_killed_at_random_nothing_is_lost_or_twice(database: Database, tmp_path: Path) -> None:
-    database.execute(SCHEMA)
-    flow = FlowUnderTest(database, tmp_path)
-    flow.drain()
+def test_killed_at_random_nothing_is_lost_or_twice(flow: FlowUnderTest, database: Database) -> None:
     seed = int(os.environ.get("PENSTOCK_TEST_SEED", random.randrange(1 << 30)))
     chance = random.Random(seed)
     with load(database, seed=seed):

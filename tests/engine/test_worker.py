@@ -38,11 +38,16 @@ def family(flow: FlowUnderTest, kind: str) -> list[psutil.Process]:
         try:
             words = " ".join(process.cmdline())
             parent = process.parent()
-            if kind == "java" and process.name() == "java":
-                found.append(process)
-            elif kind == "capture" and "penstock.engine.capturing" in words:
-                found.append(process)
-            elif kind == "lane" and "penstock.engine.daemon" in words and parent is not None and "penstock.engine.daemon" in " ".join(parent.cmdline()):
+            if (
+                (kind == "java" and process.name() == "java")
+                or (kind == "capture" and "penstock.engine.capturing" in words)
+                or (
+                    kind == "lane"
+                    and "penstock.engine.daemon" in words
+                    and parent is not None
+                    and "penstock.engine.daemon" in " ".join(parent.cmdline())
+                )
+            ):
                 found.append(process)
         except psutil.Error:
             continue
@@ -77,7 +82,9 @@ def test_sigterm_stops_in_order_and_leaves_no_process(flow: FlowUnderTest, datab
         process.terminate()
         assert process.wait(30) == 0, flow.output()
     assert len(members) >= 3
-    wait_until(lambda: not any(m.is_running() and m.status() != psutil.STATUS_ZOMBIE for m in members), 15, "processes were left behind")
+    wait_until(
+        lambda: not any(m.is_running() and m.status() != psutil.STATUS_ZOMBIE for m in members), 15, "processes were left behind"
+    )
     flow.assert_nothing_confirmed_early()
 
 
@@ -87,7 +94,9 @@ def test_a_killed_worker_takes_its_processes_along(flow: FlowUnderTest, database
     flow.wait_for_progress()
     members = psutil.Process(process.pid).children(recursive=True)
     flow.kill()
-    wait_until(lambda: not any(m.is_running() and m.status() != psutil.STATUS_ZOMBIE for m in members), 15, "processes were left behind")
+    wait_until(
+        lambda: not any(m.is_running() and m.status() != psutil.STATUS_ZOMBIE for m in members), 15, "processes were left behind"
+    )
 
 
 def test_a_second_worker_of_the_flow_is_refused_and_changes_nothing(flow: FlowUnderTest, database: Database) -> None:
@@ -95,7 +104,10 @@ def test_a_second_worker_of_the_flow_is_refused_and_changes_nothing(flow: FlowUn
     database.execute("insert into steps values (1)")
     flow.wait_for_progress()
     second = subprocess.run(
-        [sys.executable, "-m", "penstock", "worker", "--flow", str(flow.path), "--state", str(flow.state)], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "penstock", "worker", "--flow", str(flow.path), "--state", str(flow.state)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert second.returncode == 1
     assert "flow_running" in second.stderr and str(first.pid) in second.stderr and "Traceback" not in second.stderr

@@ -59,7 +59,7 @@ class FlowRules(Options):
     """The rules between source and destinations."""
 
     ack_policy: Literal["all", "primary", "required", "quorum", "journal"] = "all"
-    """What must hold a position before the source is told: every destination, the primary one, those marked required, a number of them, or the journal."""
+    """Who must hold a position before the source is told it: all, the primary, the required, a quorum, or the journal."""
     primary_destination: str | None = None
     """The destination that `ack_policy: primary` waits for."""
     quorum: Annotated[int, Field(ge=1)] | None = None

@@ -24,7 +24,7 @@ def has_reference(value: object) -> bool:
 
 
 def resolve(value: Any, path: str, missing: Callable[[str, str, str], None], environ: Mapping[str, str] | None = None) -> Any:
-    """`value` with every reference replaced; one that cannot be is reported to `missing(path, message, remedy)` and left as it is."""
+    """`value` with references replaced; one that cannot be is left as it is and told to `missing(path, message, remedy)`."""
     environ = os.environ if environ is None else environ
     if isinstance(value, dict):
         return {k: resolve(v, f"{path}.{k}" if path else str(k), missing, environ) for k, v in value.items()}

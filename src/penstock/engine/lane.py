@@ -6,6 +6,7 @@ an error. The end of the connection is the end of the lane. It imports no ledger
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
@@ -31,7 +32,6 @@ PROGRESS = 1.0
 """Seconds between signs of life while a descriptor is worked on."""
 
 
-
 def run_lane(assignment: dict[str, Any], indexes: Iterable[int]) -> Iterator[int]:
     """The task's body, for `mapPartitions`; returns when the driver closes the connection."""
     from pyspark import TaskContext
@@ -46,10 +46,8 @@ def run_lane(assignment: dict[str, Any], indexes: Iterable[int]) -> Iterator[int
         return
     with connection:
         send(connection, {"job": assignment["job"], "lane": index, "attempt": attempt, "pid": os.getpid()})
-        try:
+        with contextlib.suppress(EOFError, ConnectionError):
             _serve(connection, receive(connection))
-        except (EOFError, ConnectionError):
-            pass
     yield index
 
 

@@ -1,4 +1,4 @@
-"""A destination's loop: plan an epoch, record it, hand it to the lanes, commit, record the checkpoint; for one destination alone."""
+"""A destination's loop: plan an epoch, record it, hand it to the lanes, commit, record the checkpoint."""
 
 from __future__ import annotations
 
@@ -323,9 +323,7 @@ class DestinationLoop(threading.Thread):
     def _fail(self, error: PenstockError) -> None:
         self.error = error
         self.status.state, self.status.error = "failed", error.to_data()
-        _log.error(
-            "destination failed", destination=self.status.name, code=error.code, reason=error.message, remedy=error.remedy
-        )
+        _log.error("destination failed", destination=self.status.name, code=error.code, reason=error.message, remedy=error.remedy)
         self._moved()
 
 

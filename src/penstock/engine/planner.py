@@ -128,7 +128,7 @@ class Planner:
         """How many slices make an epoch now, and whether more of them could not join it."""
         rows = size = count = 0
         for i, s in enumerate(self._waiting):
-            begins = not s.flags & SliceFlag.PIECE or s.ordinal == 0 and (i == 0 or self._waiting[i - 1].last != s.last)
+            begins = not s.flags & SliceFlag.PIECE or (s.ordinal == 0 and (i == 0 or self._waiting[i - 1].last != s.last))
             if begins:
                 if rows >= self._limits.max_rows or size >= self._limits.max_bytes:
                     return count, True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -173,10 +174,8 @@ class CaptureSupervisor(threading.Thread):
         if process is None:
             return
         if process.stdin is not None:
-            try:
+            with contextlib.suppress(BrokenPipeError):
                 process.stdin.close()
-            except BrokenPipeError:
-                pass
         try:
             process.wait(5)
         except subprocess.TimeoutExpired:

@@ -8,6 +8,7 @@ import secrets
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, Listener
@@ -53,8 +54,8 @@ class Switchboard:
             except (AuthenticationError, EOFError, ConnectionError):
                 continue
             except OSError:
-                if self._closed:
-                    return
+                # Closed by us, or out of descriptors for a moment: the loop's condition tells which.
+                time.sleep(0.01)
                 continue
             try:
                 hello = receive(connection)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import os
 import threading
@@ -89,11 +90,9 @@ class Worker:
         destinations = []
         for loop in self._loops:
             s = loop.status
+            lag, rate = loop.lag(now), loop.epochs_per_second()
             destinations.append(
-                DestinationStatus(
-                    s.name, s.type, s.state, s.position, loop.lag(now), dict(s.rows), dict(s.counts), s.epochs,
-                    loop.epochs_per_second(), s.attempts, s.error,
-                )  # fmt: skip
+                dataclasses.replace(s, rows=dict(s.rows), counts=dict(s.counts), lag_seconds=lag, epochs_per_second=rate)
             )
         told = self._supervisor.told if self._supervisor is not None else 0
         mark = max((loop.journal_mark for loop in self._loops), default=0)
@@ -168,7 +167,7 @@ class Worker:
                 if not table.key and destination.options.takes(table.schema, table.name):
                     raise TableWithoutKey(
                         f"destination {use.name}: table {table.qualified} has no key to apply changes by",
-                        remedy=f'ALTER TABLE {_quoted(table.schema)}.{_quoted(table.name)} ADD PRIMARY KEY (…); or exclude it:'
+                        remedy=f"ALTER TABLE {_quoted(table.schema)}.{_quoted(table.name)} ADD PRIMARY KEY (…); or exclude it:"
                         f" destinations[{use.name}].options.exclude: [{table.qualified}]",
                     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +35,7 @@ def recover(directory: Path) -> Recovered:
     state = Recovered()
     if not numbers:
         return state
-    for previous, number in zip(numbers, numbers[1:], strict=False):
+    for previous, number in itertools.pairwise(numbers):
         if number != previous + 1:
             raise JournalCorrupt(f"journal segment {previous + 1} is missing in {directory}", segment=previous + 1)
     # Pieces of a transaction that had not committed may fill whole segments after the last note; they go.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from pathlib import Path
 
@@ -29,7 +30,7 @@ def trim(directory: Path, passed: int, retention: float, max_bytes: int, now: fl
     numbers = segment_numbers(directory)
     size = journal_size(directory)
     removed = []
-    for number, following in zip(numbers, numbers[1:], strict=False):
+    for number, following in itertools.pairwise(numbers):
         header = read_header(directory, following)
         if header is None or header.mark > passed or _reaches_over(directory, number, numbers[-1], passed):
             break

@@ -85,7 +85,8 @@ class JournalWriter:
 
     def append(self, payload: memoryview) -> tuple[int, int, int, int]:
         """Writes one slice's bytes; returns segment, start, end and checksum for its record. Not durable yet."""
-        return self._guard(self._append, payload)
+        place: tuple[int, int, int, int] = self._guard(self._append, payload)
+        return place
 
     def _append(self, payload: memoryview) -> tuple[int, int, int, int]:
         if self._size >= self._segment_bytes:

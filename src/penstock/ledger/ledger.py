@@ -48,7 +48,7 @@ class Ledger:
         self._database.close()
 
     def take_over(self, flow: str, identity: str, definition: str) -> int:
-        """Makes the caller the one who may act for the flow; returns its generation. FlowChanged when the source is another one."""
+        """Makes the caller the one who may act for the flow; returns its generation. FlowChanged when the source is another."""
         with self._database.transaction() as c:
             row = c.execute(sa.text("select identity, generation from flows where name = :n"), {"n": flow}).one_or_none()
             if row is not None and row.identity != identity:
@@ -106,7 +106,8 @@ class Ledger:
         with self._database.transaction() as c:
             rows = c.execute(
                 sa.text(
-                    f"select {_EPOCH_FIELDS} from epochs where flow = :f and destination = :d and state = 'planned' order by number"
+                    f"select {_EPOCH_FIELDS} from epochs"
+                    " where flow = :f and destination = :d and state = 'planned' order by number"
                 ),
                 {"f": flow, "d": destination},
             ).all()

@@ -35,7 +35,7 @@ _armed: dict[str, int] = {}
 
 
 def arm(setting: str) -> None:
-    """Arms the failpoints of a `PENSTOCK_FAILPOINT` setting; an unknown name is an error, so that no test passes by a typing slip."""
+    """Arms the failpoints of a `PENSTOCK_FAILPOINT` setting; an unknown name is an error: no test may pass by a typing slip."""
     _armed.clear()
     for part in filter(None, setting.split(",")):
         name, _, count = part.partition(":")

@@ -31,7 +31,8 @@ def duck(tmp_path: Path) -> Iterator[Harness]:
 @pytest.fixture
 def holder(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Another process that has the file open."""
-    code = f"import duckdb, sys; c = duckdb.connect({str(tmp_path / 'target.duckdb')!r}); print('open', flush=True); sys.stdin.read()"
+    path = str(tmp_path / "target.duckdb")
+    code = f"import duckdb, sys; c = duckdb.connect({path!r}); print('open', flush=True); sys.stdin.read()"
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()

@@ -35,7 +35,7 @@ def asked(duck: Harness, sql: str) -> list[tuple[Any, ...]]:
 
 
 def types(duck: Harness, name: str = "orders") -> dict[str, str]:
-    return dict(asked(duck, f"SELECT column_name, data_type FROM duckdb_columns() WHERE table_name = '{name}'"))  # type: ignore[arg-type]
+    return dict(asked(duck, f"SELECT column_name, data_type FROM duckdb_columns() WHERE table_name = '{name}'"))
 
 
 def test_columns_have_the_types_of_the_source(duck: Harness) -> None:
@@ -70,6 +70,7 @@ def test_every_value_arrives_exactly(duck: Harness) -> None:
     rows = [{"id": n, **{k: v[n % len(v)] for k, v in HARD.items()}} for n in range(1, 40)]
     rows.append({"id": 99, **dict.fromkeys(HARD)})
     duck.deliver(1, work(EVERY, [insert(row, ordinal=row["id"]) for row in rows]))
+    duck.close()
     found = {row["id"]: row for row in duck.subject.rows(duck.home, EVERY)}
     for row in rows:
         for name, value in row.items():
@@ -166,13 +167,8 @@ def test_a_dropped_column_stays_and_gets_null(duck: Harness) -> None:
 )
 def test_a_type_changes_when_nothing_is_lost(duck: Harness, kind: pa.DataType, native: str, becomes: str) -> None:
     duck.deliver(1, work(ONE, [insert({"id": 1, "v": 41})]))
-    duck.deliver(
-        2,
-        work(
-            evolved(kind, native),
-            [insert({"id": 2, "v": pa.scalar(42).cast(pa.int32()).as_py() if kind != pa.string() else "42"}, position=1001)],
-        ),
-    )
+    value = "42" if kind == pa.string() else 42
+    duck.deliver(2, work(evolved(kind, native), [insert({"id": 2, "v": value}, position=1001)]))
     assert types(duck)["v"] == becomes
     assert asked(duck, "SELECT id, v::VARCHAR::DOUBLE FROM public.orders ORDER BY id") == [(1, 41.0), (2, 42.0)]
 
@@ -182,7 +178,7 @@ def test_a_type_changes_when_nothing_is_lost(duck: Harness, kind: pa.DataType, n
     [
         (pa.string(), "not a number", pa.int32()),
         (pa.string(), "007", pa.int32()),
-        (pa.decimal128(12, 2), "1.25", pa.int32()),
+        (pa.decimal128(5, 2), "1.25", pa.int32()),
         (pa.timestamp("us"), 0, pa.timestamp("us", "UTC")),
         (pa.int64(), 2**40, pa.int16()),
     ],

@@ -6,7 +6,6 @@ import datetime
 import decimal
 import json
 import os
-import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from penstock.errors import SlotInUse
 from penstock.journal.record import SliceFlag
 from penstock.sources.postgres import assembly
 from tests.conftest import Database
+from tests.processes import wait_until
 from tests.sources.postgres.captured import Captured, events_of
 
 FACTS = Path(__file__).parents[4] / "shared" / "facts" / "pg_type_cases.jsonl"
@@ -91,7 +91,8 @@ def test_replica_identity_full_fills_an_unchanged_column_from_the_old_row(databa
 
 
 def test_a_key_change_is_leave_and_enter_with_one_identity(database: Database, tmp_path: Path) -> None:
-    database.execute("create table t (a int, b text, v int, big text, primary key (a, b)); alter table t alter big set storage external")
+    database.execute("create table t (a int, b text, v int, big text, primary key (a, b))")
+    database.execute("alter table t alter big set storage external")
     with Captured(database, tmp_path).running() as captured:
         database.execute("insert into t values (1, 'x', 10, repeat('y', 5000))")
         database.execute("update t set b = 'z'")
@@ -133,11 +134,13 @@ def test_buckets_share_out_keys_and_keep_their_order(database: Database, tmp_pat
     )
     with Captured(database, tmp_path, validate_replication=False).running() as captured:
         database.execute("insert into t select g, 0 from generate_series(1, 200) g")
-        database.execute("insert into c select g, 'b' || g, 0 from generate_series(1, 200) g; insert into f select g, 0 from generate_series(1, 50) g")
+        database.execute("insert into c select g, 'b' || g, 0 from generate_series(1, 200) g")
+        database.execute("insert into f select g, 0 from generate_series(1, 50) g")
         database.execute("insert into nokey select g from generate_series(1, 50) g")
         for i in range(3):
             database.execute(f"update t set v = {i}; update c set v = {i}; update f set v = {i} where id % 2 = 0")
-        database.execute("update t set id = id + 1000 where id % 10 = 0; update c set b = 'z' where a % 7 = 0; delete from t where id = 5")
+        database.execute("update t set id = id + 1000 where id % 10 = 0; update c set b = 'z' where a % 7 = 0")
+        database.execute("delete from t where id = 5")
         captured.drain()
     keys = {"t": ["id"], "c": ["a", "b"], "f": ["id"], "nokey": []}
 
@@ -232,16 +235,21 @@ def test_a_row_larger_than_the_buffer_passes_through(database: Database, tmp_pat
     monkeypatch.setattr(assembly, "BUFFER_BYTES", 300_000)
     database.execute("create table t (id int primary key, v text)")
     with Captured(database, tmp_path).running() as captured:
-        database.execute("begin; insert into t values (1, 'small'); insert into t values (2, repeat('h', 5000000)); insert into t values (3, 'x'); commit")
+        database.execute(
+            "begin; insert into t values (1, 'small'); insert into t values (2, repeat('h', 5000000));"
+            "insert into t values (3, 'x'); commit"
+        )
         database.execute("insert into t values (4, repeat('i', 2000000)); update t set v = 'less' where id = 2")
         captured.drain()
     events = captured.events("t")
-    assert [(e["id"][1], e["row"]["id"], len(e["row"]["v"])) for e in events] == [(1, 1, 5), (2, 2, 5_000_000), (3, 3, 1), (1, 4, 2_000_000), (2, 2, 4)]
+    expected = [(1, 1, 5), (2, 2, 5_000_000), (3, 3, 1), (1, 4, 2_000_000), (2, 2, 4)]
+    assert [(e["id"][1], e["row"]["id"], len(e["row"]["v"])) for e in events] == expected
     assert set(events[1]["row"]["v"]) == {"h"}
 
 
 def test_hostile_names_are_kept(database: Database, tmp_path: Path) -> None:
-    database.execute('create schema "S p.ace"; create table "S p.ace"."We""ird; table" ("Id" int primary key, "a b" text, "ü""" int)')
+    database.execute('create schema "S p.ace"')
+    database.execute('create table "S p.ace"."We""ird; table" ("Id" int primary key, "a b" text, "ü""" int)')
     with Captured(database, tmp_path).running() as captured:
         database.execute("""insert into "S p.ace"."We""ird; table" values (1, 'x', 2)""")
         captured.drain()
@@ -270,10 +278,7 @@ def test_the_server_is_told_the_confirmed_position_and_nothing_more(database: Da
         first = captured.slices()[0].first
         assert captured.source.confirmed() == begin
         captured.link.confirm(first)
-        deadline = time.monotonic() + 20
-        while captured.source.confirmed() != first:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_until(lambda: captured.source.confirmed() == first)
 
 
 def test_a_slot_that_is_read_elsewhere_is_its_own_error(database: Database, tmp_path: Path) -> None:
@@ -286,10 +291,7 @@ def test_a_slot_that_is_read_elsewhere_is_its_own_error(database: Database, tmp_
         second.__dict__.update(captured.__dict__)
         second.directory, second.error = tmp_path / "b", None
         with pytest.raises(SlotInUse), second.running():
-            deadline = time.monotonic() + 20
-            while second.error is None:
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
+            wait_until(lambda: second.error is not None)
 
 
 SCALARS = [
@@ -326,7 +328,12 @@ SCALARS = [
 
 
 def test_scalar_values_arrive_exact_under_hostile_settings(database: Database, tmp_path: Path) -> None:
-    for setting in ("datestyle = 'German, DMY'", "timezone = 'Asia/Kathmandu'", "extra_float_digits = -15", "bytea_output = 'escape'"):
+    for setting in (
+        "datestyle = 'German, DMY'",
+        "timezone = 'Asia/Kathmandu'",
+        "extra_float_digits = -15",
+        "bytea_output = 'escape'",
+    ):
         database.execute(f"alter database {database.name} set {setting}")
     columns = ", ".join(f"c{i} {kind}" for i, (kind, _, _) in enumerate(SCALARS))
     database.execute(f"create table t (id int primary key, {columns})")

@@ -143,10 +143,8 @@ def translated(error: duckdb.Error, file: Path) -> DestinationError:
             remedy=f"Close it there ({who}); DuckDB lets one process at a time write a file. Delivery goes on by itself.",
             **({"pid": int(holder[1])} if holder else {}),
         )
-    if "No space left" in text or "Could not write all bytes" in text:
-        return DestinationUnwritable(
-            f"{file}: no space left", remedy="Free space on the file system; delivery goes on by itself."
-        )
+    if "No space left" in text or "Could not write" in text:
+        return DestinationUnwritable(f"{file}: {text}", remedy="Free space on the file system; delivery goes on by itself.")
     if "not a valid DuckDB database file" in text:
         return DestinationUnwritable(f"{file} is not a DuckDB database", remedy="Move the file away, or choose another path.")
     if "newer version" in text or "version number" in text:

@@ -64,9 +64,8 @@ class PostgresDecoder(Decoder):
         # A key change gives two rows, so twice the changes is room enough.
         out = np.empty((scan.OUTPUTS, 2 * sum(s.changes for s in group) + 1), np.int64)
         r = relations
-        count, at = scan.scan(
-            b, table, bucket, buckets, r.oids, r.values, r.keys, r.key_counts, r.taken, r.change_at, r.change_oid, r.change_entry, out
-        )  # fmt: skip
+        changes = (r.change_at, r.change_oid, r.change_entry)
+        count, _ = scan.scan(b, table, bucket, buckets, r.oids, r.values, r.keys, r.key_counts, r.taken, *changes, out)
         if count < 0:
             raise _undecodable(int(count), group)
         rows = out[:, :count]
@@ -161,9 +160,10 @@ def _located(b: Any, rows: Any, at: Any, old: Any, table: TableSchema, group: Se
     kind, offset, length = np.empty(shape, np.uint8), np.empty(shape, np.int64), np.empty(shape, np.int64)
     wrong = scan.locate(b, at, old, rows[scan.IMAGE], rows[scan.LIMIT], shape[0], kind, offset, length)
     if wrong:
+        position = int(rows[scan.POSITION, wrong - 1])
         raise DecodeFailed(
-            f"a row of {table.qualified} at {format_lsn(int(rows[scan.POSITION, wrong - 1]))} does not fit version {table.version} of the table",
-            position=int(rows[scan.POSITION, wrong - 1]),
+            f"a row of {table.qualified} at {format_lsn(position)} does not fit version {table.version} of the table",
+            position=position,
         )
     return kind, offset, length
 

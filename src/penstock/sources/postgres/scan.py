@@ -47,7 +47,7 @@ _FNV: Final = np.uint64(14695981039346656037)
 _PRIME: Final = np.uint64(1099511628211)
 
 
-@numba.njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, inline="always")
 def _skip(b, p, limit):  # type: ignore[no-untyped-def]
     """The byte after the tuple at p, or -1."""
     if p + 2 > limit:
@@ -69,7 +69,7 @@ def _skip(b, p, limit):  # type: ignore[no-untyped-def]
     return p if p <= limit else np.int64(-1)
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True)
 def _key_hash(b, p, limit, other, keys, count, h):  # type: ignore[no-untyped-def]
     """FNV-1a over the key columns of the tuple at p; an unchanged key column is read from the tuple at `other`. 0 is an error."""
     columns = (np.int64(b[p]) << 8) | b[p + 1]
@@ -92,7 +92,7 @@ def _key_hash(b, p, limit, other, keys, count, h):  # type: ignore[no-untyped-de
     return h | np.uint64(1 << 63)
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True)
 def _column(b, p, limit, wanted):  # type: ignore[no-untyped-def]
     """The byte of the wanted column's kind in the tuple at p, or -1."""
     p += 2
@@ -109,7 +109,7 @@ def _column(b, p, limit, wanted):  # type: ignore[no-untyped-def]
     return p if p < limit else np.int64(-1)
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True)
 def _same_key(b, old, new, limit, keys, count):  # type: ignore[no-untyped-def]
     """Whether two tuples agree in the key columns; one the new tuple leaves unchanged agrees."""
     for k in range(count):
@@ -131,7 +131,7 @@ def _same_key(b, old, new, limit, keys, count):  # type: ignore[no-untyped-def]
     return True
 
 
-@numba.njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, inline="always")
 def _find(oids, values, oid):  # type: ignore[no-untyped-def]
     mask = oids.shape[0] - 1
     at = (oid * 2654435761) & mask
@@ -142,7 +142,7 @@ def _find(oids, values, oid):  # type: ignore[no-untyped-def]
     return np.int64(-1)
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True)
 def put(oids, values, oid, value):  # type: ignore[no-untyped-def]
     """Sets a relation's entry in the open-addressing table; the table is at most half full."""
     mask = oids.shape[0] - 1
@@ -153,7 +153,7 @@ def put(oids, values, oid, value):  # type: ignore[no-untyped-def]
     values[at] = value
 
 
-@numba.njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, inline="always")
 def _emit(out, k, new, old, limit, entry, operation, image, position, ordinal, xid, time):  # type: ignore[no-untyped-def]
     out[NEW, k] = new
     out[OLD, k] = old
@@ -168,12 +168,12 @@ def _emit(out, k, new, old, limit, entry, operation, image, position, ordinal, x
     return k + 1
 
 
-@numba.njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, inline="always")
 def _is_mine(h, bucket, buckets):  # type: ignore[no-untyped-def]
     return ((h ^ (h >> np.uint64(29))) % np.uint64(buckets)) == np.uint64(bucket)
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, nogil=True)
 def scan(b, slices, bucket, buckets, oids, values, keys, key_counts, taken, change_at, change_oid, change_entry, out):  # type: ignore[no-untyped-def]
     """Rows of one bucket, in log order, into `out`; returns how many, or an error and the byte it stands at."""
     k = 0
@@ -267,7 +267,7 @@ def scan(b, slices, bucket, buckets, oids, values, keys, key_counts, taken, chan
                 if change < change_at.shape[0] and change_at[change] == pos:
                     put(oids, values, change_oid[change], change_entry[change])
                     change += 1
-                    current_oid = -1
+                    current_oid = np.int64(-1)
             elif op == 84:
                 count = u32(b, p + 1)
                 if p + 6 + 4 * count > limit:
@@ -283,7 +283,7 @@ def scan(b, slices, bucket, buckets, oids, values, keys, key_counts, taken, chan
     return k, np.int64(0)
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, nogil=True)
 def locate(b, at, old, image, limit, columns, kind, offset, length):  # type: ignore[no-untyped-def]
     """Kind, byte and length of every column of every tuple; 0 when all fit, else the number of the bad row, from 1.
 

@@ -12,7 +12,7 @@ import numpy as np
 _TEXT = 116
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, nogil=True)
 def gather(b, kind, offset, length, out, offsets):  # type: ignore[no-untyped-def]
     """Copies the texts one behind the other."""
     q = 0
@@ -30,7 +30,7 @@ def gather(b, kind, offset, length, out, offsets):  # type: ignore[no-untyped-de
     offsets[offset.shape[0]] = q
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, nogil=True)
 def total_text(kind, length):  # type: ignore[no-untyped-def]
     """Bytes of all texts."""
     total = np.int64(0)
@@ -40,7 +40,7 @@ def total_text(kind, length):  # type: ignore[no-untyped-def]
     return total
 
 
-@numba.njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, inline="always")
 def _hex(c):  # type: ignore[no-untyped-def]
     if 48 <= c <= 57:
         return np.int64(c) - 48
@@ -51,7 +51,7 @@ def _hex(c):  # type: ignore[no-untyped-def]
     return np.int64(-1)
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, nogil=True)
 def parse_bytea(b, kind, offset, length, out, offsets, bad):  # type: ignore[no-untyped-def]
     """`\\x` and hex digits to bytes."""
     q = 0
@@ -83,7 +83,7 @@ def parse_bytea(b, kind, offset, length, out, offsets, bad):  # type: ignore[no-
     return wrong
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, nogil=True)
 def parse_bool(b, kind, offset, length, out, bad):  # type: ignore[no-untyped-def]
     """`t` or `f`."""
     wrong = 0
@@ -99,7 +99,7 @@ def parse_bool(b, kind, offset, length, out, bad):  # type: ignore[no-untyped-de
     return wrong
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, nogil=True)
 def parse_int(b, kind, offset, length, out, bad):  # type: ignore[no-untyped-def]
     """Decimal digits with an optional sign; at most 19 of them, as every integer type of the server has."""
     wrong = 0
@@ -129,7 +129,7 @@ def parse_int(b, kind, offset, length, out, bad):  # type: ignore[no-untyped-def
     return wrong
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, nogil=True)
 def parse_decimal(b, kind, offset, length, precision, scale, out, bad):  # type: ignore[no-untyped-def]
     """Fixed-point text to 128-bit two's complement, as two words; NaN and infinities are bad."""
     wrong = 0
@@ -154,7 +154,7 @@ def parse_decimal(b, kind, offset, length, precision, scale, out, bad):  # type:
             c = b[x]
             if c == 46:
                 fine = fine and fraction < 0
-                fraction = 0
+                fraction = np.int64(0)
                 continue
             d = np.int64(c) - 48
             if d < 0 or d > 9:
@@ -191,7 +191,7 @@ def parse_decimal(b, kind, offset, length, precision, scale, out, bad):  # type:
     return wrong
 
 
-@numba.njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, inline="always")
 def _two(b, p):  # type: ignore[no-untyped-def]
     tens = np.int64(b[p]) - 48
     ones = np.int64(b[p + 1]) - 48
@@ -200,7 +200,7 @@ def _two(b, p):  # type: ignore[no-untyped-def]
     return tens * 10 + ones
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True)
 def _date(b, o, e):  # type: ignore[no-untyped-def]
     """Days since 1970 of the `YYYY-MM-DD` at o, and the byte after it; -1 as byte when it is none. BC is the caller's."""
     year = np.int64(0)
@@ -217,7 +217,7 @@ def _date(b, o, e):  # type: ignore[no-untyped-def]
     return year, month, day, p + 6
 
 
-@numba.njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, inline="always")
 def _days(year, month, day):  # type: ignore[no-untyped-def]
     y = year - (1 if month <= 2 else 0)
     era = y // 400
@@ -226,7 +226,7 @@ def _days(year, month, day):  # type: ignore[no-untyped-def]
     return era * 146097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719468
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True)
 def _clock(b, p, e):  # type: ignore[no-untyped-def]
     """Microseconds of the `hh:mm:ss[.ffffff]` at p, and the byte after it; -1 as byte when it is none."""
     if p + 8 > e or b[p + 2] != 58 or b[p + 5] != 58:
@@ -251,12 +251,12 @@ def _clock(b, p, e):  # type: ignore[no-untyped-def]
     return (hour * 3600 + minute * 60 + second) * 1000000 + micros, p
 
 
-@numba.njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, inline="always")
 def _is_bc(b, p, e):  # type: ignore[no-untyped-def]
     return e - p == 3 and b[p] == 32 and b[p + 1] == 66 and b[p + 2] == 67
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, nogil=True)
 def parse_date(b, kind, offset, length, out, bad):  # type: ignore[no-untyped-def]
     """Days since 1970; infinities are bad."""
     wrong = 0
@@ -278,7 +278,7 @@ def parse_date(b, kind, offset, length, out, bad):  # type: ignore[no-untyped-de
     return wrong
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, nogil=True)
 def parse_time(b, kind, offset, length, out, bad):  # type: ignore[no-untyped-def]
     """Microseconds of the day; 24:00:00 is bad, as Arrow's time has no such moment."""
     wrong = 0
@@ -297,9 +297,9 @@ def parse_time(b, kind, offset, length, out, bad):  # type: ignore[no-untyped-de
     return wrong
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, nogil=True)
 def parse_timestamp(b, kind, offset, length, zoned, out, bad):  # type: ignore[no-untyped-def]
-    """Microseconds since 1970; infinities and years past 294246 are bad. A zoned text ends in +00: the session is pinned to UTC."""
+    """Microseconds since 1970; infinities and years past 294246 are bad. A zoned text ends in +00: the session is pinned so."""
     wrong = 0
     for i in range(offset.shape[0]):
         bad[i] = False

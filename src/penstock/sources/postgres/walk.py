@@ -53,19 +53,19 @@ TRUNCATE: Final = 8
 _EPOCH_2000: Final = 946_684_800_000_000
 
 
-@numba.njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, inline="always")
 def u32(b, p):  # type: ignore[no-untyped-def]
     """A big-endian 32-bit number."""
     return (np.int64(b[p]) << 24) | (np.int64(b[p + 1]) << 16) | (np.int64(b[p + 2]) << 8) | np.int64(b[p + 3])
 
 
-@numba.njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, inline="always")
 def u64(b, p):  # type: ignore[no-untyped-def]
     """A big-endian 64-bit number."""
     return (u32(b, p) << 32) | u32(b, p + 4)
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, nogil=True)
 def walk(b, pos, end, st, slice_bytes, huge_bytes):  # type: ignore[no-untyped-def]
     """Walks whole frames of b[pos:end]; returns the position and why it stopped. Frames before the position are counted."""
     while True:
