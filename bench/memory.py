@@ -14,7 +14,8 @@ from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.engine.worker import Worker
 
 CASES = {
-    "transaction of {rows:,} rows": "insert into big select g, 'customer name ' || g, (g % 100000) / 100.0, repeat('x', 80), now() from generate_series(1, {rows}) g",
+    "transaction of {rows:,} rows": "insert into big select g, 'customer name ' || g, (g % 100000) / 100.0, repeat('x', 80),"
+    " now() from generate_series(1, {rows}) g",
     "row with a {size:,} byte value": "insert into big (id, t2) values (0, repeat('y', {size}))",
     "update of that row's neighbour": "update big set t = 'changed' where id = 1",
 }
@@ -25,7 +26,8 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=3_000_000)
     parser.add_argument("--size", type=int, default=200_000_000)
     given = parser.parse_args()
-    with EmbeddedPostgres(settings={"max_wal_size": "8GB"}) as server, tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
+    settings = {"max_wal_size": "8GB"}
+    with EmbeddedPostgres(settings=settings) as server, tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
         server.run("create table big (id int8 primary key, t text, num numeric(12,2), t2 text, ts timestamptz)")
         path = Path(directory)
         flow = Flow.model_validate(

@@ -78,6 +78,7 @@ def test_sigterm_stops_in_order_and_leaves_no_process(flow: FlowUnderTest, datab
     process = flow.start()
     with load(database, seed=4):
         flow.wait_for_progress()
+        wait_until(lambda: bool(family(flow, "lane")), 60, "no lanes")
         members = psutil.Process(process.pid).children(recursive=True)
         process.terminate()
         assert process.wait(30) == 0, flow.output()

@@ -53,7 +53,8 @@ class Ledger:
             row = c.execute(sa.text("select identity, generation from flows where name = :n"), {"n": flow}).one_or_none()
             if row is not None and row.identity != identity:
                 raise FlowChanged(f"flow {flow} was begun on another source ({row.identity}); this one is {identity}", flow=flow)
-            generation = 1 if row is None else int(row.generation) + 1
+            # A ledger that was lost does not count from 1 again: destinations would take its worker for an older one.
+            generation = int(time.time()) if row is None else int(row.generation) + 1
             c.execute(
                 sa.text(
                     "insert into flows (name, identity, definition, generation, state, updated_at)"

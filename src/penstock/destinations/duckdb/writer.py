@@ -73,7 +73,7 @@ class DuckDBWriter(Writer):
 def _stage(staged: Staged, folded: Folded, chunks: list[Chunk], tables: Counter[str]) -> None:
     table = folded.table
     tables[table.qualified] += folded.changes
-    if False:
+    if folded.truncated:
         chunks[:] = [chunk for chunk in chunks if (chunk["schema"], chunk["table"]) != (table.schema, table.name)]
     chunk: Chunk = {
         "schema": table.schema,

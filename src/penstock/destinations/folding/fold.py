@@ -6,7 +6,8 @@ has the value, which is another key than its own after a key change. When the ro
 origin is that bucket's departure of the same position and ordinal; `order` says in which order chunks can be applied so
 that every origin is there when it is needed.
 
-A key change is a LEAVE directly followed by its ENTER when both keys are in one bucket, and only one of them otherwise.
+A key change is a LEAVE directly followed by its ENTER when both keys are in one bucket. Where the two are apart, in two
+buckets or at the cut between two chunks, the LEAVE is a departure and the ENTER refers to it.
 """
 
 from __future__ import annotations
@@ -86,31 +87,23 @@ class Fold:
         name = (batch.table.schema, batch.table.name)
         waiting = self._waiting.get(name)
         if waiting and waiting[-1].table != batch.table:
-            yield from self._fold(name, whole=True)
+            yield from self._fold(name)
         self._waiting.setdefault(name, []).append(batch)
         self._bytes[name] = self._bytes.get(name, 0) + batch.nbytes
         while sum(self._bytes.values()) >= self._most:
             largest = max(self._bytes, key=lambda n: self._bytes[n])
             if not self._bytes[largest]:
                 break
-            yield from self._fold(largest, whole=False)
+            yield from self._fold(largest)
 
     def end(self) -> Iterator[Folded]:
         """Yields what is left."""
         for name in list(self._waiting):
-            yield from self._fold(name, whole=True)
+            yield from self._fold(name)
 
-    def _fold(self, name: tuple[str, str], *, whole: bool) -> Iterator[Folded]:
+    def _fold(self, name: tuple[str, str]) -> Iterator[Folded]:
         batches = self._waiting.pop(name, [])
         self._bytes.pop(name, None)
-        if not whole and batches and batches[-1].op[-1].as_py() == Op.LEAVE:
-            # Its ENTER may be the first row of the next batch, and the two are one change.
-            last = batches.pop()
-            mask = np.ones(len(last), dtype=np.bool_)
-            mask[-1] = False
-            self._waiting[name] = [last.filter(pa.array(~mask))]
-            if len(last) > 1:
-                batches.append(last.filter(pa.array(mask)))
         if batches and sum(len(batch) for batch in batches):
             yield fold(batches)
 
