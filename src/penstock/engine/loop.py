@@ -53,7 +53,7 @@ class DestinationLoop(threading.Thread):
         destination: Destination,
         lanes: Lanes,
         ledger: Ledger,
-        checkpoint: Checkpoint,
+        beginning: int,
         limits: Limits,
         retry: RetryRules,
         give_up: bool,
@@ -66,7 +66,8 @@ class DestinationLoop(threading.Thread):
         self._journal = journal
         self._destination, self._lanes, self._ledger = destination, lanes, ledger
         self._limits, self._retry, self._give_up = limits, retry, give_up
-        self._checkpoint = checkpoint
+        self._beginning = beginning
+        self._checkpoint = Checkpoint(0, 0)
         self._discovered = discovered
         self._moved = moved
         self._news = threading.Event()
@@ -79,7 +80,6 @@ class DestinationLoop(threading.Thread):
         self._planner: Planner | None = None
         self.status = status
         self.error: PenstockError | None = None
-        status.position = checkpoint.position
 
     def notice(self) -> None:
         """The journal has grown."""
@@ -151,6 +151,8 @@ class DestinationLoop(threading.Thread):
         if self._planner is not None:
             self._planner.close()
         self._flight = None
+        self._checkpoint = self._begin()
+        self.status.position = self._checkpoint.position
         self._planner = Planner(self._journal, self._checkpoint.position, self._limits)
         self._planned = self._ledger.planned(self._flow, self.status.name)
         held = self._destination.committed() if self._planned else None
@@ -159,6 +161,14 @@ class DestinationLoop(threading.Thread):
             self._close(self._planned.pop(0), {}, time.time())
         for epoch in self._planned:
             self._destination.abort(epoch)
+
+    def _begin(self) -> Checkpoint:
+        found = self._ledger.checkpoint(self._flow, self.status.name)
+        if found is not None:
+            return found
+        # A lost ledger must not make a destination that holds its position take everything again.
+        position = max(self._beginning, self._destination.committed() or 0)
+        return self._ledger.begin(self._flow, self.status.name, position, self._generation)
 
     def _deliver(self) -> None:
         while self._planned and not self._halt.is_set():

@@ -113,13 +113,13 @@ class Worker:
         self._ledger = Ledger(self.state / "ledger.db")
         self._destinations = [(use, self._destination(use)) for use in self.flow.destinations]
         self._check_destinations()
-        # The JVM needs seconds: it comes up while the source is being prepared. Its failure shows where lanes are needed.
-        threading.Thread(target=self._warm_up, name="spark", daemon=True).start()
         supervisor = CaptureSupervisor(self._source, self.flow.source.type, self._journal, self._appended)
         self._supervisor = supervisor
-        prepared, new, _ = supervisor.prepare()
+        # What cannot work is refused before anything is made on the server, and before anybody waits for a JVM.
         discovered = self._source.discover()
         self._check_keys(discovered)
+        prepared, new, _ = supervisor.prepare()
+        threading.Thread(target=self._warm_up, name="spark", daemon=True).start()
         definition = self.flow.model_dump_json(include={"name"})
         self._generation = self._ledger.take_over(self.flow.name, prepared.identity, definition)
         beginning = prepared.start if new else self._oldest()
@@ -179,10 +179,6 @@ class Worker:
         self, use: DestinationUse, destination: Destination, identity: str, beginning: int, discovered: Sequence[TableSchema]
     ) -> DestinationLoop:
         assert self._ledger is not None and self._board is not None
-        if self._ledger.checkpoint(self.flow.name, use.name) is None:
-            # A lost ledger must not make a destination that holds its position take everything again.
-            beginning = max(beginning, destination.committed() or 0)
-        checkpoint = self._ledger.begin(self.flow.name, use.name, beginning, self._generation)
         card = connectors.find("destination", use.type)
         setup: dict[str, Any] = {
             "flow": self.flow.name,
@@ -209,7 +205,7 @@ class Worker:
             destination=destination,
             lanes=Lanes(self._host, self._board, f"{self.flow.name}/{use.name}", setup, self.flow.parallelism),
             ledger=self._ledger,
-            checkpoint=checkpoint,
+            beginning=beginning,
             limits=limits,
             retry=retry,
             give_up=self.flow.config.give_up_policy == "on_retry_exhaustion",

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import DestinationUnwritable
-from tests.batches import insert, table
+from tests.batches import insert, table, update
 from tests.conformance.harness import Harness, work
 
 ONE = table({"id": pa.int64(), "v": pa.string()})
@@ -170,6 +170,20 @@ def test_errors_never_show_values(duck: Harness) -> None:
         duck.destination.commit(epoch, receipts)
     assert not re.search("s3cret", f"{refused.value}{getattr(refused.value, 'facts', '')}")
     assert duck.destination.committed() == 1000
+
+
+def test_a_small_epoch_does_not_rewrite_a_big_table(tmp_path: Path) -> None:
+    schema = table({"id": pa.int64(), **{f"c{n}": pa.string() for n in range(8)}, "big": pa.string()})
+    duck = Harness("duckdb", tmp_path, release="0ms")
+    duck.destination.prepare([schema])
+    with duck.destination._connection.use() as connection:  # type: ignore[attr-defined]
+        cells = ", ".join(["repeat(md5(i::VARCHAR), 2)"] * 9)
+        connection.execute(f"INSERT INTO public.orders SELECT i, {cells} FROM range(150000) AS r(i)")
+        connection.execute("CHECKPOINT")
+    cells = {f"c{n}": "new" for n in range(8)}
+    duck.deliver(1, work(schema, [update({"id": n * 300, **cells}, position=10, ordinal=n) for n in range(500)]))
+    assert (tmp_path / "target.duckdb.wal").stat().st_size > 0, "the commit was followed by a checkpoint"
+    duck.close()
 
 
 def test_a_long_log_is_folded_into_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

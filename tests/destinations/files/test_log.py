@@ -104,7 +104,8 @@ def test_tables_without_a_key_and_empty_epochs_are_logged(tmp_path: Path) -> Non
     assert harness.destination.committed() == 2000
 
 
-def test_what_a_crash_left_published_is_replaced_and_never_doubled(tmp_path: Path) -> None:
+def test_what_a_crash_left_published_is_replaced_and_never_doubled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.formats.parquet._GROUP_BYTES", 1)
     harness = Harness("files", tmp_path, max_file_bytes="1B")
     epoch = harness.epoch(1)
     harness.destination.prepare([ONE])
@@ -112,6 +113,7 @@ def test_what_a_crash_left_published_is_replaced_and_never_doubled(tmp_path: Pat
     # The crash came after the renames and before the manifest; then the operator changed an option.
     harness.destination._publish(epoch, receipts)  # type: ignore[attr-defined]
     left = {name for name in published(tmp_path) if name.endswith(".parquet")}
+    assert len(left) == 3
     harness = Harness("files", tmp_path)
     assert harness.destination.committed() is None
     harness.destination.abort(epoch)
