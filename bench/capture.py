@@ -45,7 +45,7 @@ def run_capture(server: EmbeddedPostgres, slot: str, end: int) -> tuple[float, f
         started = process.cpu_times()
         began = time.perf_counter()
         supervisor.begin(prepared)
-        tail = JournalTail(Path(directory) / "journal", 0)
+        tail = JournalTail(Path(directory) / "journal", None)
         changes = 0
 
         def arrived() -> bool:

@@ -83,7 +83,10 @@ def main() -> None:
                 receive(connection)
             trips.append(time.perf_counter() - began)
             time.sleep(0.001)
-        print(f"{LANES} standing lanes: {percentiles(trips)}; JVM {1e3 * (cpu_of(jvm) - before) / ROUNDS:.2f} CPU ms each", flush=True)
+        print(
+            f"{LANES} standing lanes: {percentiles(trips)}; JVM {1e3 * (cpu_of(jvm) - before) / ROUNDS:.2f} CPU ms each",
+            flush=True,
+        )
         print(f"lanes / jobs: {statistics.median(trips) / statistics.median(jobs):.4f} of the time")
         for connection in lanes.values():
             connection.close()

@@ -50,7 +50,7 @@ def main() -> None:
                 server.run(sql.format(rows=given.rows, size=given.size))
                 head = parse_lsn(str(server.run("select pg_current_wal_insert_lsn()::text")[0][0])) - 256
                 wait_until(
-                    lambda head=head: not thread.is_alive() or all(d.position >= head for d in worker.status().destinations),  # type: ignore[misc]
+                    lambda head=head: not thread.is_alive() or all(d.position >= head for d in worker.status().destinations),
                     600,
                     f"{name}: {worker.status()}",
                 )

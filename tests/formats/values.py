@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import struct
 from decimal import Decimal
 from typing import Any
 
@@ -96,3 +97,25 @@ def whole(row: dict[str, Any]) -> dict[str, Any]:
 def rows() -> st.SearchStrategy[dict[str, Any]]:
     """Rows of EVERY without the key: values, NULL, and columns that the log left out."""
     return st.fixed_dictionaries({}, optional={name: st.none() | values for name, values in STRATEGIES.items()})
+
+
+def assert_identical(left: pa.Array, right: pa.Array, name: str) -> None:
+    """Two arrays hold the same values: NaN is itself, and zero has its sign."""
+    assert left.type == right.type, name
+    kind = left.type
+    if pa.types.is_struct(kind):
+        assert left.is_null().equals(right.is_null()), name
+        for field, a, b in zip(kind, left.flatten(), right.flatten(), strict=True):
+            assert_identical(a, b, f"{name}.{field.name}")
+        return
+    if pa.types.is_temporal(kind):
+        # Python has no dates before year 1.
+        numbers = pa.int32() if pa.types.is_date32(kind) else pa.int64()
+        left, right = left.cast(numbers), right.cast(numbers)
+    assert [_exactly(value) for value in left.to_pylist()] == [_exactly(value) for value in right.to_pylist()], name
+
+
+def _exactly(value: Any) -> Any:
+    if isinstance(value, float):
+        return struct.pack("<d", value) if value == value else "nan"
+    return value

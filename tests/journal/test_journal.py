@@ -45,7 +45,7 @@ def fill(directory: Path, count: int, *, segment_bytes: int = 1 << 20, size: int
     return payloads
 
 
-def read_all(directory: Path, after: int = 0) -> list[Slice]:
+def read_all(directory: Path, after: int | None = None) -> list[Slice]:
     tail = JournalTail(directory, after)
     found: list[Slice] = []
     while part := tail.read():
@@ -71,7 +71,7 @@ def test_a_tail_begins_behind_its_position(tmp_path: Path) -> None:
 def test_a_tail_sees_what_is_published_while_it_reads(tmp_path: Path) -> None:
     writer = JournalWriter(tmp_path, segment_bytes=300)
     writer.begin(BEGIN)
-    tail = JournalTail(tmp_path, 0)
+    tail = JournalTail(tmp_path, None)
     for position in range(101, 131):
         place = writer.append(memoryview(b"x" * 50))
         assert tail.read() == []
@@ -121,9 +121,46 @@ def test_pieces_that_fill_whole_segments_are_cut_off_when_their_transaction_neve
     writer.close()
     assert len(segment_numbers(tmp_path)) > len(before) + 3
     again = JournalWriter(tmp_path, segment_bytes=1000)
+    assert again.cut > 7000 and journal_size(tmp_path) < 3000
+    again.publish([a_slice(again.append(memoryview(b"next")), 104)], [], 0)
     again.close()
-    assert segment_numbers(tmp_path) == before
-    assert [s.last for s in read_all(tmp_path)] == [101, 102, 103]
+    assert [s.last for s in read_all(tmp_path)] == [101, 102, 103, 104]
+
+
+def test_a_reader_that_stood_in_segments_of_a_lost_transaction_misses_nothing(tmp_path: Path) -> None:
+    """Capture dies in a transaction that has filled segments; its successor writes on while the same reader follows."""
+    writer = JournalWriter(tmp_path, segment_bytes=500)
+    writer.begin(BEGIN)
+    tail = JournalTail(tmp_path, BEGIN)
+    writer.publish([a_slice(writer.append(memoryview(b"x" * 100)), 101)], [], 0)
+    for _ in range(5):
+        writer.append(memoryview(b"p" * 400))
+    assert [s.last for s in tail.read()] == [101]
+    assert tail.read() == []
+    writer.close()
+    again = JournalWriter(tmp_path, segment_bytes=500)
+    for position in range(102, 130):
+        again.publish([a_slice(again.append(memoryview(b"y" * 100)), position)], [], 0)
+    again.close()
+    found: list[Slice] = []
+    while part := tail.read():
+        found += part
+    assert [s.last for s in found] == list(range(102, 130))
+
+
+def test_a_journal_that_begins_after_the_position_is_refused(tmp_path: Path) -> None:
+    fill(tmp_path, 3)
+    with pytest.raises(JournalTrimmed):
+        JournalTail(tmp_path, BEGIN - 1).read()
+
+
+def test_a_note_larger_than_one_read_is_read(tmp_path: Path) -> None:
+    writer = JournalWriter(tmp_path)
+    writer.begin(BEGIN)
+    place = writer.append(memoryview(b"x"))
+    writer.publish([a_slice(place, 101 + i) for i in range(100)], [], 0)
+    writer.close()
+    assert len(JournalTail(tmp_path, BEGIN).read(limit=64)) == 100
 
 
 def test_a_streamed_slice_is_as_good_as_an_appended_one(tmp_path: Path) -> None:
@@ -307,6 +344,18 @@ def test_retention_removes_what_everybody_has_passed_and_is_old(tmp_path: Path) 
         JournalTail(tmp_path, 105).read()
     assert JournalWriter(tmp_path).end == 140
     assert journal_size(tmp_path) < 3000
+
+
+def test_retention_looks_at_every_slice_of_a_note(tmp_path: Path) -> None:
+    """Two transactions in an old segment become visible by one note in the next: passing the first frees nothing."""
+    writer = JournalWriter(tmp_path, segment_bytes=500)
+    writer.begin(BEGIN)
+    places = [writer.append(memoryview(b"a" * 200)), writer.append(memoryview(b"b" * 300)), writer.append(memoryview(b"c" * 50))]
+    writer.publish([a_slice(p, 101 + i) for i, p in enumerate(places)], [], 0)
+    writer.close()
+    assert [p[0] for p in places] == [1, 1, 2]
+    assert trim(tmp_path, 101, retention=0, max_bytes=0, now=2e10) == []
+    assert trim(tmp_path, 102, retention=0, max_bytes=0, now=2e10) == [1]
 
 
 def test_retention_keeps_a_transaction_that_reaches_over_segments(tmp_path: Path) -> None:

@@ -52,9 +52,9 @@ class PipeLink(Link):
         """Has `call` called whenever `confirmed` has grown."""
         self._call = call
 
-    def appended(self) -> None:
-        """Tells the worker that the journal has grown."""
-        self.say({"appended": 1})
+    def appended(self, mark: int) -> None:
+        """Tells the worker that the journal has grown, and up to where it is complete."""
+        self.say({"appended": mark})
 
     def told(self, position: int) -> None:
         """Tells the worker what the server has been told."""
@@ -112,7 +112,7 @@ def _run(link: PipeLink) -> None:
         return
     if journal.is_new:
         journal.begin(int(order["begin"]))
-        link.appended()
+        link.appended(journal.mark)
     threading.Thread(target=link.listen, name="listener", daemon=True).start()
     capture: Capture = make(order["recipe"])
     capture.run(journal, link)

@@ -6,7 +6,6 @@ an error. The end of the connection is the end of the lane. It imports no ledger
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
 import sys
@@ -33,7 +32,7 @@ PROGRESS = 1.0
 
 
 def run_lane(assignment: dict[str, Any], indexes: Iterable[int]) -> Iterator[int]:
-    """The task's body, for `mapPartitions`; returns when the driver closes the connection."""
+    """The task's body, for `mapPartitions`; returns when the driver says that it is over."""
     from pyspark import TaskContext
 
     index = next(iter(indexes))
@@ -46,8 +45,8 @@ def run_lane(assignment: dict[str, Any], indexes: Iterable[int]) -> Iterator[int
         return
     with connection:
         send(connection, {"job": assignment["job"], "lane": index, "attempt": attempt, "pid": os.getpid()})
-        with contextlib.suppress(EOFError, ConnectionError):
-            _serve(connection, receive(connection))
+        # Told to end, the task succeeds; hung up on, it fails, and Spark starts its next attempt.
+        _serve(connection, receive(connection))
     yield index
 
 
@@ -56,6 +55,8 @@ def _serve(connection: Connection, setup: dict[str, Any]) -> None:
     try:
         while True:
             descriptor = receive(connection)
+            if "end" in descriptor:
+                return
             try:
                 reply = {"receipt": work.do(descriptor, connection)}
             except PenstockError as error:

@@ -6,6 +6,7 @@ answer is cancelled with its job; a job that ends is submitted again. A receipt 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import time
@@ -35,13 +36,21 @@ LOSSES = 20
 
 
 @dataclass
+class _Asked:
+    """One descriptor that a lane has: the asking's number, who was asked, and when it last gave a sign of life."""
+
+    ask: int
+    connection: Connection
+    since: float
+
+
+@dataclass
 class _Asking:
     """What the lanes have been asked to do, and what they have answered."""
 
     descriptors: list[dict[str, Any]]
     receipts: dict[int, dict[str, Any]] = field(default_factory=dict)
-    asked: dict[int, tuple[int, float]] = field(default_factory=dict)
-    """By lane the number of the asking and when the lane last gave a sign of life."""
+    asked: dict[int, _Asked] = field(default_factory=dict)
     losses: int = 0
 
 
@@ -69,6 +78,9 @@ class Lanes:
 
         Lanes that stand get theirs now, the others when `gather` waits for them.
         """
+        for lane, busy in self._asking.asked.items():
+            # It works on something that nobody wants any more, and might be sending while we do: Spark starts another.
+            self._lose(lane, busy.connection)
         self._asking = _Asking(list(descriptors))
         with self._arrived:
             ready = [lane for lane in range(len(descriptors)) if lane in self._connections]
@@ -110,6 +122,9 @@ class Lanes:
     def close(self) -> None:
         """Ends the lanes and waits for the job."""
         self._stopping = True
+        for connection in list(self._connections.values()):
+            with contextlib.suppress(OSError):
+                send(connection, {"end": True})
         self._hang_up()
         if self._thread is not None:
             self._thread.join(5)
@@ -122,24 +137,29 @@ class Lanes:
 
     def _hand_out(self, lane: int) -> None:
         ask = next(self._asks)
+        connection = self._connections.get(lane)
+        if connection is None:
+            return
         try:
-            send(self._connections[lane], {**self._asking.descriptors[lane], "ask": ask})
-        except (KeyError, EOFError, ConnectionError):
-            self._lose(lane)
+            send(connection, {**self._asking.descriptors[lane], "ask": ask})
+        except (EOFError, OSError):
+            self._lose(lane, connection)
         else:
-            self._asking.asked[lane] = (ask, time.monotonic())
+            self._asking.asked[lane] = _Asked(ask, connection, time.monotonic())
 
     def _take(self, lane: int, message: dict[str, Any] | None) -> None:
         """One answer; an older asking's is passed over."""
         asking = self._asking
+        asked = asking.asked[lane]
         if message is None:
-            self._lose(lane)
-            asking.asked.pop(lane, None)
-        elif message["ask"] != asking.asked[lane][0]:
+            del asking.asked[lane]
+            self._lose(lane, asked.connection)
+        elif message["ask"] != asked.ask:
             return
         elif "progress" in message:
-            asking.asked[lane] = (message["ask"], time.monotonic())
+            asked.since = time.monotonic()
         elif "error" in message:
+            del asking.asked[lane]
             raise from_data(message["error"])
         else:
             asking.receipts[lane] = message["receipt"]
@@ -159,12 +179,13 @@ class Lanes:
                 self._cancel()
                 raise LaneSilent(f"lane {lane} of {self._group} did not call in within {ARRIVAL:.0f} s")
 
-    def _replies(self, asked: dict[int, tuple[int, float]]) -> list[tuple[int, dict[str, Any] | None]]:
+    def _replies(self, asked: dict[int, _Asked]) -> list[tuple[int, dict[str, Any] | None]]:
+        """What lanes have said; None for one that is gone, also when its successor has already called in."""
         with self._arrived:
-            lanes = {self._connections[lane]: lane for lane in asked if lane in self._connections}
-        lost = [(lane, None) for lane in asked if lane not in lanes.values()]
-        found: list[tuple[int, dict[str, Any] | None]] = list(lost)
-        for ready in wait(list(lanes), timeout=0 if lost else 0.5):
+            gone = [lane for lane, a in asked.items() if self._connections.get(lane) is not a.connection]
+        found: list[tuple[int, dict[str, Any] | None]] = [(lane, None) for lane in gone]
+        lanes = {a.connection: lane for lane, a in asked.items() if lane not in gone}
+        for ready in wait(list(lanes), timeout=0 if gone else 0.5):
             assert isinstance(ready, Connection)
             try:
                 found.append((lanes[ready], receive(ready)))
@@ -172,16 +193,17 @@ class Lanes:
                 found.append((lanes[ready], None))
         return found
 
-    def _lose(self, lane: int) -> None:
+    def _lose(self, lane: int, connection: Connection) -> None:
+        """Forgets a connection that is gone; a successor that has taken its place stays."""
         with self._arrived:
-            gone = self._connections.pop(lane, None)
-        if gone is not None:
-            gone.close()
+            if self._connections.get(lane) is connection:
+                del self._connections[lane]
+        connection.close()
         self._asking.losses += 1
         _log.warning("lane lost", destination=self._group, lane=lane)
 
-    def _check_silence(self, asked: dict[int, tuple[int, float]]) -> None:
-        silent = [lane for lane, (_, since) in asked.items() if time.monotonic() - since > SILENCE]
+    def _check_silence(self, asked: dict[int, _Asked]) -> None:
+        silent = [lane for lane, a in asked.items() if time.monotonic() - a.since > SILENCE]
         if silent:
             self._cancel()
             raise LaneSilent(f"lane {silent[0]} of {self._group} gave no sign of life for {SILENCE:.0f} s")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import time
@@ -21,7 +22,7 @@ from penstock.engine.lanes import Lanes
 from penstock.engine.planner import SMALL_BYTES, Limits, Plan, Planner
 from penstock.engine.status import DestinationStatus, Rate
 from penstock.errors import DestinationFailed, LedgerFenced, PenstockError
-from penstock.journal.catalog import Catalog
+from penstock.journal.catalog import Catalog, Entry
 from penstock.journal.record import SliceFlag, pack_slices
 from penstock.journal.segment import catalog_path
 from penstock.ledger.ledger import Checkpoint, Ledger
@@ -126,11 +127,6 @@ class DestinationLoop(threading.Thread):
         planner = self._planner
         since = planner.waiting_since if planner is not None else None
         return max(self.status.lag_seconds, now - since) if since is not None else self.status.lag_seconds
-
-    @property
-    def journal_mark(self) -> int:
-        """Up to where the journal is complete, as far as this loop has read."""
-        return self._planner.mark if self._planner is not None else 0
 
     def close(self) -> None:
         """Gives back lanes and files; after the thread has ended."""
@@ -272,8 +268,8 @@ class DestinationLoop(threading.Thread):
             self._checkpoint = Checkpoint(mark, self._checkpoint.epoch)
             self.status.position = mark
             self._moved()
-        if self.status.state == "starting" and mark:
-            self.status.state = "ok"
+        if self.status.state in ("starting", "retrying") and mark:
+            self.status.state, self.status.error = "ok", None
         self._news.wait(min(IDLE_WAIT, max(0.0, self._planner.seconds_left())))
         self._news.clear()
 
@@ -285,15 +281,15 @@ class DestinationLoop(threading.Thread):
         for s in plan.slices:
             if s.flags & SliceFlag.SCHEMA:
                 tables.update((e.relation, e) for e in self._catalog.inside(s.segment, s.start, s.end, s.catalog))
+        # A table that was dropped and made again has another relation: the newest of a name is the one that stands.
+        newest: dict[str, Entry] = {}
+        for entry in sorted(tables.values(), key=lambda e: e.seq):
+            newest[entry.table.qualified] = entry
         takes = self._destination.options.takes
-        new = [
-            e.table
-            for e in tables.values()
-            if takes(e.table.schema, e.table.name) and self._prepared.get(e.table.qualified) != e.seq
-        ]
+        new = [e.table for name, e in newest.items() if takes(e.table.schema, e.table.name) and self._prepared.get(name) != e.seq]
         if new:
             self._destination.prepare(new)
-        self._prepared.update((e.table.qualified, e.seq) for e in tables.values())
+        self._prepared.update((name, e.seq) for name, e in newest.items())
 
     def _prepare_discovered(self) -> None:
         """Tables that no change has touched yet are there, and empty, from the start.
@@ -315,7 +311,9 @@ class DestinationLoop(threading.Thread):
         if error.retry != "timed" or (self._give_up and status.attempts >= self._retry.max_attempts):
             return False
         status.state = "retrying"
-        pause = min(self._retry.max, self._retry.base * self._retry.factor ** (status.attempts - 1))
+        # The logarithm keeps a destination that is down for days from a number that no float can hold.
+        steps = math.log(max(1.0, self._retry.max / max(self._retry.base, 1e-3))) / math.log(max(self._retry.factor, 1.0001))
+        pause = min(self._retry.max, self._retry.base * self._retry.factor ** min(status.attempts - 1, steps + 1))
         pause *= random.uniform(0.5, 1.0)
         _log.warning(
             "destination failed, trying again",

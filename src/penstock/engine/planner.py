@@ -11,6 +11,7 @@ from pathlib import Path
 from penstock.journal.reader import JournalTail
 from penstock.journal.record import Slice, SliceFlag
 
+_READ_BYTES = 256 << 10
 SMALL_BYTES = 1 << 20
 """Epochs below this use one lane: sharing out costs more than it saves."""
 
@@ -60,6 +61,7 @@ class Planner:
         self._tail = JournalTail(directory, after)
         self._limits = limits
         self._waiting: deque[Slice] = deque()
+        self._bytes = self._changes = 0
 
     @property
     def mark(self) -> int:
@@ -78,18 +80,27 @@ class Planner:
 
     def read(self) -> None:
         """Takes in what the journal has now, as far as one epoch can use it."""
-        size = sum(s.size for s in self._waiting)
-        while size < 2 * self._limits.max_bytes:
-            found = self._tail.read()
+        while self._bytes < 2 * self._limits.max_bytes and self._changes < 2 * self._limits.max_rows:
+            found = self._tail.read(_READ_BYTES)
             if not found:
                 return
-            self._waiting.extend(found)
-            size += sum(s.size for s in found)
+            self._take(found)
+
+    def _take(self, found: Sequence[Slice]) -> None:
+        self._waiting.extend(found)
+        self._bytes += sum(s.size for s in found)
+        self._changes += sum(s.changes for s in found)
+
+    def _give(self, count: int) -> Plan:
+        plan = Plan([self._waiting.popleft() for _ in range(count)])
+        self._bytes -= sum(s.size for s in plan.slices)
+        self._changes -= plan.changes
+        return plan
 
     def backlog(self) -> int:
         """Bytes that wait now, as far as one epoch can use them."""
         self.read()
-        return sum(s.size for s in self._waiting)
+        return self._bytes
 
     def again(self, upto: int) -> Plan | None:
         """The span that ends at `upto`, planned before; None while the journal does not show all of it."""
@@ -97,12 +108,9 @@ class Planner:
             found = self._tail.read()
             if not found:
                 break
-            self._waiting.extend(found)
+            self._take(found)
         mine = [s for s in self._waiting if s.last <= upto]
-        if not mine or mine[-1].last != upto:
-            return None
-        self._waiting = deque(s for s in self._waiting if s.last > upto)
-        return Plan(mine)
+        return self._give(len(mine)) if mine and mine[-1].last == upto else None
 
     def next(self) -> Plan | None:
         """The next epoch, if it is full or its first change has waited long enough."""
@@ -112,7 +120,7 @@ class Planner:
             return None
         if not full and self.seconds_left() > 0:
             return None
-        return Plan([self._waiting.popleft() for _ in range(count)])
+        return self._give(count)
 
     def seconds_left(self) -> float:
         """How long the next epoch may still wait for company; a long time when nothing waits."""

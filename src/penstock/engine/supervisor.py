@@ -27,7 +27,7 @@ STEADY = 30.0
 
 
 class CaptureSupervisor(threading.Thread):
-    """Keeps one capture running; `failed` is set when it cannot be kept running without an operator."""
+    """Keeps one capture running; `error` is set when it cannot be kept running without an operator."""
 
     def __init__(self, source: Source, kind: str, journal: Path, appended: Callable[[], None]) -> None:
         super().__init__(name="capture", daemon=True)
@@ -38,6 +38,8 @@ class CaptureSupervisor(threading.Thread):
         self._confirmed = 0
         self._stopping = threading.Event()
         self._exit_code: int | None = None
+        self.journal_mark = 0
+        """Up to where the journal is durable and complete."""
         self.told = 0
         """What the server has been told."""
         self.error: PenstockError | None = None
@@ -108,7 +110,8 @@ class CaptureSupervisor(threading.Thread):
                 _log.warning(
                     "capture lost, trying again", code=error.code, reason=error.message, remedy=error.remedy, seconds=pause
                 )
-                self._stopping.wait(pause)
+                if self._stopping.wait(pause):
+                    return
                 try:
                     prepared, _, _ = self.prepare()
                     self._say({"begin": prepared.start, "recipe": self._source.recipe()})
@@ -116,6 +119,10 @@ class CaptureSupervisor(threading.Thread):
                     break
                 except PenstockError as failure:
                     error = failure
+                except Exception as failure:
+                    error = SourceFailed(f"capture could not be started: {type(failure).__name__}: {failure}")
+            if self._stopping.is_set():
+                self._end_process()
 
     def _open(self) -> dict[str, Any]:
         self._end_process()
@@ -142,6 +149,7 @@ class CaptureSupervisor(threading.Thread):
         error = None
         while (message := self._next()) is not None:
             if "appended" in message:
+                self.journal_mark = max(self.journal_mark, int(message["appended"]))
                 self._appended()
             elif "told" in message:
                 self.told = max(self.told, int(message["told"]))

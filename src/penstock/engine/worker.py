@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import fcntl
 import os
@@ -36,7 +37,6 @@ _log = structlog.get_logger()
 
 TRIM_INTERVAL = 10.0
 TICK = 0.1
-SLOT_PATIENCE = 15.0
 MAX_ROWS = 100_000
 
 
@@ -95,7 +95,7 @@ class Worker:
                 dataclasses.replace(s, rows=dict(s.rows), counts=dict(s.counts), lag_seconds=lag, epochs_per_second=rate)
             )
         told = self._supervisor.told if self._supervisor is not None else 0
-        mark = max((loop.journal_mark for loop in self._loops), default=0)
+        mark = self._supervisor.journal_mark if self._supervisor is not None else 0
         return WorkerStatus(self.flow.name, journal_size(self._journal), mark, told, destinations)
 
     def is_ready(self) -> bool:
@@ -218,6 +218,8 @@ class Worker:
         """Capture has made something visible, or has ended."""
         for loop in self._loops:
             loop.notice()
+        if self._loops and self.flow.config.ack_policy == "journal":
+            self._moved()
         if self._supervisor is not None and self._supervisor.error is not None:
             self._news.set()
 
@@ -225,8 +227,7 @@ class Worker:
         """A checkpoint has moved: the source may be told what the policy allows."""
         assert self._supervisor is not None
         checkpoints = {loop.status.name: loop.status.position for loop in self._loops}
-        journal = max(loop.journal_mark for loop in self._loops)
-        self._supervisor.confirm(allowed(self.flow, checkpoints, journal))
+        self._supervisor.confirm(allowed(self.flow, checkpoints, self._supervisor.journal_mark))
         if any(loop.error is not None for loop in self._loops):
             self._news.set()
 
@@ -282,25 +283,27 @@ class Worker:
             _log.info("journal trimmed", segments=len(removed))
 
     def _shut_down(self, outcome: tuple[str, str | None]) -> None:
-        for loop in self._loops:
-            loop.stop()
-        for loop in self._loops:
-            if loop.is_alive():
-                loop.join(10)
-        if self._supervisor is not None:
-            self._supervisor.stop()
-        for loop in self._loops:
-            loop.close()
-        for _, destination in self._destinations:
-            destination.close()
-        if self._board is not None:
-            self._board.close()
-        self._host.stop()
-        self._source.close()
-        if self._ledger is not None:
-            if self._generation:
-                self._ledger.leave(self.flow.name, self._generation, *outcome)
-            self._ledger.close()
+        """Ends everything, in the order in which it depends on each other; one part's trouble does not keep the next one up."""
+        with contextlib.ExitStack() as stack:
+            if self._ledger is not None:
+                stack.callback(self._ledger.close)
+                if self._generation:
+                    stack.callback(self._ledger.leave, self.flow.name, self._generation, *outcome)
+            stack.callback(self._source.close)
+            stack.callback(self._host.stop)
+            if self._board is not None:
+                stack.callback(self._board.close)
+            for _, destination in self._destinations:
+                stack.callback(destination.close)
+            for loop in self._loops:
+                stack.callback(loop.close)
+            if self._supervisor is not None:
+                stack.callback(self._supervisor.stop)
+            for loop in self._loops:
+                loop.stop()
+            for loop in self._loops:
+                if loop.is_alive():
+                    loop.join(10)
 
 
 def _first(*choices: Any) -> Any:

@@ -24,7 +24,8 @@ class JournalTail:
     `read` returns only what is durable. A journal trimmed beyond the position raises JournalTrimmed.
     """
 
-    def __init__(self, directory: Path, after: int) -> None:
+    def __init__(self, directory: Path, after: int | None) -> None:
+        """`after` None reads from the oldest position there is."""
         self._directory = directory
         self._after = after
         self._segment = 0
@@ -47,9 +48,12 @@ class JournalTail:
             for payload, _ in frames:
                 note = unpack_note(payload)
                 self.mark = max(self.mark, note.mark)
-                found += [s for s in note.slices if s.last > self._after]
-            if found or (data and not frames):
+                found += [s for s in note.slices if self._after is None or s.last > self._after]
+            if found or (data and not frames and len(data) < limit):
                 return found
+            if not frames:
+                # A note larger than what one read takes: a header with thousands of tables.
+                limit *= 2
 
     def close(self) -> None:
         """Gives back the file."""
@@ -65,7 +69,9 @@ class JournalTail:
         if not headers:
             return False
         first = min(headers)
-        if self._after < headers[first].mark and first > 1:
+        if self._after is None:
+            self._after = headers[first].mark
+        if self._after < headers[first].mark:
             raise JournalTrimmed(
                 f"the journal in {self._directory} begins after the position that is asked for",
                 asked=self._after,
@@ -76,7 +82,8 @@ class JournalTail:
         return True
 
     def _advance(self) -> bool:
-        if not index_path(self._directory, self._segment + 1).exists():
+        # A segment without a header is still being made, and may be made again after a crash.
+        if read_header(self._directory, self._segment + 1) is None:
             return False
         # The writer never returns to a segment it has left, but it may have added to it since our last read.
         if os.fstat(self._file).st_size > self._at:

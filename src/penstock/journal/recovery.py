@@ -38,27 +38,36 @@ def recover(directory: Path) -> Recovered:
     for previous, number in itertools.pairwise(numbers):
         if number != previous + 1:
             raise JournalCorrupt(f"journal segment {previous + 1} is missing in {directory}", segment=previous + 1)
-    # Pieces of a transaction that had not committed may fill whole segments after the last note; they go.
-    while numbers:
-        number = numbers[-1]
-        notes, size = _mend_index(directory, number)
-        if len(notes) > 1 or len(numbers) == 1:
-            break
-        state.cut += _remove(directory, number)
-        numbers.pop()
-    actual = segment_path(directory, number).stat().st_size
+    notes, size = _mend_index(directory, numbers[-1])
     if not notes:
-        # Not even the header survived: the segment was being made. Its number is used again.
-        state.cut += _remove(directory, number)
-        return state
-    if actual > size:
-        state.cut += _written(segment_path(directory, number), size)
-        os.truncate(segment_path(directory, number), size)
-    state.segment, state.size = number, size
+        # Not even the header survived: the segment was being made, and no reader has seen it. Its number is used again.
+        state.cut += _remove(directory, numbers.pop())
+        if not numbers:
+            return state
+        notes, size = _mend_index(directory, numbers[-1])
+    # Pieces of a transaction that never committed may fill whole segments. Their bytes go, the segments stay: a reader that
+    # follows the journal may already stand in them.
+    for number in reversed(numbers):
+        found, kept = _mend_index(directory, number)
+        state.cut += _cut(segment_path(directory, number), kept)
+        if len(found) > 1:
+            break
+    state.segment, state.size = numbers[-1], size
     state.mark = notes[-1].mark
     state.end = _last_position(directory, numbers)
     state.entries = _mend_catalog(directory, numbers, notes[-1].catalog)
     return state
+
+
+def _cut(path: Path, size: int) -> int:
+    """Cuts a segment to its valid length; returns how much of what went was more than zeros."""
+    if path.stat().st_size == size:
+        return 0
+    written = _written(path, size)
+    with path.open("r+b") as file:
+        file.truncate(size)
+        os.fsync(file.fileno())
+    return written
 
 
 def _mend_index(directory: Path, number: int) -> tuple[list[Note], int]:
@@ -76,6 +85,9 @@ def _mend_index(directory: Path, number: int) -> tuple[list[Note], int]:
         if block.kind is not BlockKind.DATA and block.payload is not None
     ]
     if added or valid != len(data):
+        # A note that was written and not yet synced when its writer was killed: durable first, visible afterwards.
+        with segment_path(directory, number).open("rb") as segment:
+            os.fsync(segment.fileno())
         with path.open("r+b" if path.exists() else "w+b") as file:
             file.truncate(valid)
             file.seek(valid)

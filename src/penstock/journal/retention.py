@@ -38,8 +38,8 @@ def trim(directory: Path, passed: int, retention: float, max_bytes: int, now: fl
         status = path.stat()
         if now - status.st_mtime < retention and size <= max_bytes:
             break
-        index_path(directory, number).unlink(missing_ok=True)
         path.unlink()
+        index_path(directory, number).unlink(missing_ok=True)
         size -= status.st_size
         removed.append(number)
     return removed
@@ -49,5 +49,8 @@ def _reaches_over(directory: Path, number: int, newest: int, passed: int) -> boo
     """Whether a transaction that began in this segment, or may have, is still needed: its slices are noted where it commits."""
     for later in range(number + 1, newest + 1):
         for slice_ in read_slices(directory, later):
-            return slice_.segment <= number and slice_.last > passed
+            if slice_.segment > number:
+                return False
+            if slice_.last > passed:
+                return True
     return True

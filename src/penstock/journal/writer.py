@@ -57,6 +57,11 @@ class JournalWriter:
             """Bytes of unfinished work that recovery removed."""
             self.entries = {e["relation"]: Entry.from_data(e) for e in state.entries}
             """The catalogue in force, by relation."""
+            self.versions: dict[tuple[str, str], int] = {}
+            """The newest version of every table name that has ever appeared."""
+            for entry in state.entries:
+                name = (entry["table"]["schema"], entry["table"]["name"])
+                self.versions[name] = max(self.versions.get(name, 0), int(entry["table"]["version"]))
             self.catalog = max((e["seq"] for e in state.entries), default=0)
             self._catalog_file = os.open(catalog_path(directory), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             self.segment = state.segment

@@ -8,7 +8,7 @@ number of times and creates nothing twice. `head` and `confirmed` ask the server
 second.
 
 `Capture` runs in a child process of the worker, made there from the plain data that `Source.recipe` returned. `run` reads
-the log from `journal.end` on and appends it, and returns only when `link.stopping` is set; it raises an error of ours when
+the log from `journal.mark` on and appends it, and returns only when `link.stopping` is set; it raises an error of ours when
 the connection is lost, and the worker starts the child again. Nothing it has not made durable may be confirmed: it tells
 the server `link.confirmed` and no more.
 
@@ -101,8 +101,8 @@ class Link(ABC):
         """Has `call` called, from another thread, whenever `confirmed` has grown."""
 
     @abstractmethod
-    def appended(self) -> None:
-        """Tells the worker that the journal has grown."""
+    def appended(self, mark: int) -> None:
+        """Tells the worker that the journal has grown, and up to where it is complete."""
 
     @abstractmethod
     def told(self, position: int) -> None:

@@ -180,8 +180,8 @@ def test_a_small_epoch_does_not_rewrite_a_big_table(tmp_path: Path) -> None:
         cells = ", ".join(["repeat(md5(i::VARCHAR), 2)"] * 9)
         connection.execute(f"INSERT INTO public.orders SELECT i, {cells} FROM range(150000) AS r(i)")
         connection.execute("CHECKPOINT")
-    cells = {f"c{n}": "new" for n in range(8)}
-    duck.deliver(1, work(schema, [update({"id": n * 300, **cells}, position=10, ordinal=n) for n in range(500)]))
+    news = {f"c{n}": "new" for n in range(8)}
+    duck.deliver(1, work(schema, [update({"id": n * 300, **news}, position=10, ordinal=n) for n in range(500)]))
     assert (tmp_path / "target.duckdb.wal").stat().st_size > 0, "the commit was followed by a checkpoint"
     duck.close()
 

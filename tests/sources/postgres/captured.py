@@ -50,7 +50,7 @@ class PlainLink(Link):
         self.position = position
         self._call()
 
-    def appended(self) -> None:
+    def appended(self, mark: int) -> None:
         return
 
     def told(self, position: int) -> None:
@@ -99,7 +99,7 @@ class Captured:
         """Waits until the journal is complete up to the server's present end."""
         head = self.source.head()
         deadline = time.monotonic() + seconds
-        tail = JournalTail(self.directory, 0)
+        tail = JournalTail(self.directory, None)
         while tail.mark < head:
             while tail.read():
                 pass
@@ -109,7 +109,7 @@ class Captured:
             time.sleep(0.02)
         tail.close()
 
-    def slices(self, after: int = 0) -> list[Slice]:
+    def slices(self, after: int | None = None) -> list[Slice]:
         tail = JournalTail(self.directory, after)
         found: list[Slice] = []
         while part := tail.read():

@@ -16,7 +16,10 @@ import pytest
 
 from penstock.errors import SlotInUse
 from penstock.journal.record import SliceFlag
+from penstock.journal.writer import JournalWriter
 from penstock.sources.postgres import assembly
+from penstock.sources.postgres.control import Control
+from penstock.sources.postgres.relation import RelationBook
 from tests.conftest import Database
 from tests.processes import wait_until
 from tests.sources.postgres.captured import Captured, events_of
@@ -416,3 +419,20 @@ def _creatable(database: Database, case: dict[str, Any]) -> bool:
     except psycopg.Error:
         return False
     return True
+
+
+def test_keepalives_of_an_idle_table_do_not_fill_the_buffer(tmp_path: Path) -> None:
+    """A server that is busy elsewhere sends one keepalive after the other, for hours."""
+    writer = JournalWriter(tmp_path)
+    writer.begin(100)
+    made = assembly.Assembly(writer, RelationBook(Control("", "flow"), {}, {}, 0))
+    keepalive = b"d" + (22).to_bytes(4, "big") + b"k" + (500).to_bytes(8, "big") + bytes(8) + b"\0"
+    many = keepalive * 10_000
+    for _ in range(200):
+        room = made.room()
+        room[: len(many)] = many
+        made.arrived(len(many))
+        made.take()
+    assert made.publish(bare=True)
+    assert writer.mark == 500
+    writer.close()

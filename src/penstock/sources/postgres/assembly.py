@@ -99,6 +99,9 @@ class Assembly:
                 break
         if state[w.RUN_END] > state[w.RUN_START]:
             self._append_run()
+        if not state[w.IN_TRANSACTION]:
+            # Keepalives between transactions have been heard and need not be kept: an idle table may bring millions of them.
+            self._begin_run(self._at)
         if reason == w.HUGE:
             self._begin_huge()
         elif reason == w.OTHER:

@@ -43,8 +43,8 @@ class PostgresCapture(Capture):
             teller = _Teller(connection, journal, link, float(self.recipe["status_interval"]))
             teller.start()
             try:
-                book = RelationBook(control, journal.entries, journal.catalog)
-                self._copy(connection, Assembly(journal, book), teller, link)
+                book = RelationBook(control, journal.entries, journal.versions, journal.catalog)
+                self._copy(connection, journal, Assembly(journal, book), teller, link)
             finally:
                 teller.finish()
             connection.end()
@@ -52,7 +52,9 @@ class PostgresCapture(Capture):
             connection.close()
             control.close()
 
-    def _copy(self, connection: ReplicationConnection, assembly: Assembly, teller: _Teller, link: Link) -> None:
+    def _copy(
+        self, connection: ReplicationConnection, journal: JournalWriter, assembly: Assembly, teller: _Teller, link: Link
+    ) -> None:
         probes, asked, marked_at = 0, False, 0.0
         interval = float(self.recipe["heartbeat_interval"])
         while not link.stopping:
@@ -62,7 +64,7 @@ class PostgresCapture(Capture):
                 due = asked or time.monotonic() - marked_at >= interval
                 if assembly.publish(bare=due):
                     asked, marked_at = False, time.monotonic()
-                    link.appended()
+                    link.appended(journal.mark)
                 if assembly.other is not None:
                     _end_of_stream(connection, assembly.other)
             if assembly.reply_wanted():

@@ -84,13 +84,10 @@ def _text(message: bytes, at: int) -> tuple[str, int]:
 class RelationBook:
     """Turns relations into catalogue entries with a version each; a repeated description makes none."""
 
-    def __init__(self, control: Control, entries: dict[int, Entry], seq: int) -> None:
+    def __init__(self, control: Control, entries: dict[int, Entry], versions: dict[tuple[str, str], int], seq: int) -> None:
         self._control = control
         self._current = dict(entries)
-        self._versions: dict[tuple[str, str], int] = {}
-        for entry in entries.values():
-            name = (entry.table.schema, entry.table.name)
-            self._versions[name] = max(self._versions.get(name, 0), entry.table.version)
+        self._versions = dict(versions)
         self.seq = seq
 
     def is_known(self, relation: Relation) -> bool:
