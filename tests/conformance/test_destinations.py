@@ -65,6 +65,15 @@ def test_card_says_what_it_can_in_plain_values(name: str) -> None:
     assert all(field.description for field in card.options.model_fields.values())
 
 
+def test_cards_are_read_without_their_libraries() -> None:
+    heavy = "{'duckdb', 'numba', 'pyspark', 'pyarrow.parquet'}"
+    scan = "from penstock.core.connectors import cards; cards('destination'); cards('format')"
+    code = f"import sys; {scan}; sys.exit(str({heavy} & set(sys.modules) or ''))"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.stderr.strip() == ""
+
+
 def test_a_fresh_place_passes_its_check_and_holds_nothing(harness: Harness) -> None:
     before = harness.files()
     assert all(finding.ok for finding in harness.destination.check())

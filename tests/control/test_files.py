@@ -101,3 +101,13 @@ def test_keys_that_yaml_does_not_read_as_text_are_named_once(tmp_path: Path) -> 
 def test_a_file_that_contains_itself_ends(tmp_path: Path) -> None:
     with pytest.raises(FlowInvalid):
         load(write(tmp_path, "a: &a [*a]\nname: x\n"))
+
+
+def test_aliases_that_unfold_without_end_are_refused_at_once(tmp_path: Path) -> None:
+    lines = ["a: &a [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"{chr(98 + i)}: &{chr(98 + i)} [{', '.join(['*' + chr(97 + i)] * 9)}]" for i in range(9)]
+    path = tmp_path / "bomb.yaml"
+    path.write_text("\n".join(lines))
+    with pytest.raises(FlowInvalid) as caught:
+        load(path)
+    assert "aliases" in caught.value.problems[0].message

@@ -26,6 +26,9 @@ class FlowFile:
     """Doubled keys, and keys that are not text."""
 
 
+_MOST_VALUES = 100_000
+
+
 def load(path: Path) -> FlowFile:
     """The file as plain data; FlowInvalid when it cannot be read as a mapping at all."""
     text = _text(path)
@@ -93,10 +96,23 @@ def _from_yaml(text: str, problems: list[Problem]) -> Any:
         root = loader.get_single_node()
         if root is None:
             return None
+        if _unfolded(root, {}) > _MOST_VALUES:
+            raise yaml.MarkedYAMLError(problem=f"its aliases unfold to more than {_MOST_VALUES:,} values")
         problems.extend(_key_problems(root, "", set()))
         return loader.construct_document(root)
     finally:
         loader.dispose()
+
+
+def _unfolded(node: yaml.Node, known: dict[int, int]) -> int:
+    """How many values a node has when every alias is written out; one that contains itself has too many."""
+    if id(node) not in known:
+        known[id(node)] = _MOST_VALUES + 1
+        parts = node.value if isinstance(node, yaml.SequenceNode) else []
+        if isinstance(node, yaml.MappingNode):
+            parts = [value for _, value in node.value]
+        known[id(node)] = 1 + sum(_unfolded(part, known) for part in parts)
+    return known[id(node)]
 
 
 def _key_problems(node: yaml.Node, path: str, above: set[int]) -> Iterator[Problem]:

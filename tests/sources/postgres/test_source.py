@@ -101,6 +101,16 @@ def test_prepare_makes_publication_and_slot_once(database: Database, make: Maker
     assert source.prepare(first.start) == first
 
 
+def test_a_publication_that_is_gone_under_a_running_flow_is_not_made_again_in_silence(database: Database, make: Maker) -> None:
+    database.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    source = make()
+    start = source.prepare(None).start
+    database.execute(f"DROP PUBLICATION {source.publication}")
+    with pytest.raises(PublicationMissing):
+        source.prepare(start)
+    assert database.rows("SELECT 1 FROM pg_publication") == []
+
+
 def test_identity_is_that_of_the_database(database: Database, postgres: EmbeddedPostgres, make: Maker) -> None:
     database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     other = Database(postgres, f"{database.name}_b")

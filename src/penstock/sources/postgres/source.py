@@ -10,6 +10,7 @@ from penstock.core.position import format_lsn, parse_lsn
 from penstock.core.schema import TableSchema
 from penstock.errors import (
     PenstockError,
+    PublicationMissing,
     SlotMissing,
     SourceDatabaseMissing,
     SourceFailed,
@@ -75,6 +76,12 @@ class PostgresSource(Source):
                 slot=self.slot,
             )
         plan = self._plan()
+        if plan.found is None and journal_end is not None:
+            raise PublicationMissing(
+                f"The publication {self.publication} is gone, and the slot does not deliver what changed without it.",
+                remedy="Recreate it by hand to go on without them, or give the flow a new name and a new slot.",
+                publication=self.publication,
+            )
         if self.options.validate_replication:
             self._refuse_problems(plan)
         self._prepare_publication(plan)
