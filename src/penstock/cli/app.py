@@ -60,7 +60,11 @@ def run(arguments: Sequence[str]) -> int:
     # --debug may stand anywhere: who adds it does so at the end of a line that has just failed.
     words = [word for word in arguments if word != "--debug"]
     try:
-        app(args=words, prog_name="penstock")
+        try:
+            app(args=words, prog_name="penstock")
+        finally:
+            # Now, while somebody can answer: at the interpreter's end a closed pipe would be complained about.
+            sys.stdout.flush()
         return 0
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else FAILED if ended.code else 0

@@ -50,6 +50,11 @@ class ClassArchive:
         with contextlib.suppress(FileNotFoundError):
             self._draft.rename(self.path)
 
+    def discard(self) -> None:
+        """Forget the archive; the next `prepare` records another."""
+        for path in (self.path, self._base):
+            path.unlink(missing_ok=True)
+
     def _needed_base(self) -> list[str]:
         # Ours builds upon an archive of Java's own classes, which the wheel's Java comes without.
         return [] if (self.java.origin / "lib/server/classes.jsa").exists() else [str(self._base)]

@@ -138,8 +138,13 @@ class SparkHost:
             context._accumulatorServer.handle_error = lambda request, address: None
             return context
         except SparkFailed:
+            archive = self._archive
             self.stop()
-            raise
+            if self._recording or not options or archive is None:
+                raise
+            # Java 17 from the wheel ends when a class archive is damaged, instead of going on without it.
+            archive.discard()
+            return self._start()
         except Exception as error:
             self.stop()
             raise SparkFailed(f"Spark did not start: {str(error)[:1000]}") from error
