@@ -3,6 +3,9 @@
 The log carries the server's commit time of each row; the return of the destination's commit gives the other end. One
 machine, one clock. The server runs with fsync off: it would fight with the destination for the one disk of this machine, and
 what it does before a commit is not part of the figure. Journal, destination and ledger are synced, as always.
+
+The figures are those of the machine as well: a fixed piece of work is timed before and after each rate, and its time printed
+beside them. Where it varies between runs, compare only runs in which it was the same.
 """
 
 from __future__ import annotations
@@ -53,6 +56,16 @@ class Clock:
         destination.commit = timed
 
 
+def probe() -> float:
+    """Milliseconds that a fixed piece of single-core work takes now, the median of five."""
+    taken = []
+    for _ in range(5):
+        began = time.perf_counter()
+        sum(range(1_000_000))
+        taken.append((time.perf_counter() - began) * 1e3)
+    return sorted(taken)[2]
+
+
 def press(server: EmbeddedPostgres, rate: float, seconds: float) -> None:
     """Single-row commits at a steady rate, by pgbench: a load in Python would want a core of its own."""
     with tempfile.NamedTemporaryFile("w", suffix=".sql") as script:
@@ -90,12 +103,14 @@ def measure(server: EmbeddedPostgres, kinds: list[str], rates: list[int], second
         clock = Clock(worker)
         press(server, rates[0], warm)
         for rate in rates:
+            before = probe()
             began = time.time()
             with Meter(interval=2.0) as meter:
                 press(server, rate, seconds)
             ended = time.time()
             time.sleep(1.0)
             _print(path, flow, clock, rate, began, ended, meter)
+            print(f"  the probe took {before:.1f} ms before and {probe():.1f} ms after", flush=True)
         worker.stop()
         thread.join()
 

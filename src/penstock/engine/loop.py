@@ -203,20 +203,16 @@ class DestinationLoop(threading.Thread):
 
     def _plan(self, plan: Plan, after: Checkpoint) -> Epoch:
         """The plan, durable before any of it runs."""
-        epoch = Epoch(
-            self._flow,
-            self.status.name,
-            self._source,
-            after.epoch + 1,
-            after.position,
-            plan.upto,
-            plan.buckets(self._limits.parallelism),
-            self._generation,
-        )
+        epoch = self._epoch(plan, after)
         reach("engine.before_plan")
         self._ledger.plan(epoch, plan.changes)
         reach("engine.after_plan")
         return epoch
+
+    def _epoch(self, plan: Plan, after: Checkpoint) -> Epoch:
+        buckets = plan.buckets(self._limits.parallelism)
+        names = (self._flow, self.status.name, self._source)
+        return Epoch(*names, after.epoch + 1, after.position, plan.upto, buckets, self._generation)
 
     def _launch(self, epoch: Epoch, plan: Plan) -> _Flight:
         """Hands an epoch to the lanes and does not wait for it."""
@@ -232,20 +228,27 @@ class DestinationLoop(threading.Thread):
         self._flight = None
         reached = Checkpoint(flight.epoch.upto, flight.epoch.number)
         following = self._next() if ahead and self._is_behind() else None
-        early = following is not None and not following.brings_schema
-        if following is not None and early:
-            self._flight = self._launch(self._plan(following, reached), following)
+        if following is not None and not following.brings_schema:
+            self._flight, following = self._launch(self._plan(following, reached), following), None
         reach("engine.before_commit")
         self._destination.commit(flight.epoch, receipts)
         reach("engine.after_commit")
-        self._close(flight.epoch, _summed(receipts), flight.began)
-        if following is not None and not early:
-            # Its tables change: not before everything under the old ones is in its place.
-            self._flight = self._launch(self._plan(following, reached), following)
+        if self._flight is None and following is None and ahead:
+            following = self._next()
+        planned = self._epoch(following, reached) if following is not None else None
+        if following is not None and planned is not None:
+            reach("engine.before_plan")
+            self._close(flight.epoch, _summed(receipts), flight.began, planned, following.changes)
+            reach("engine.after_plan")
+            self._flight = self._launch(planned, following)
+        else:
+            self._close(flight.epoch, _summed(receipts), flight.began)
 
-    def _close(self, epoch: Epoch, summed: dict[str, Counter[str]], began: float) -> None:
-        """The checkpoint, durable; then everybody may know."""
-        self._ledger.close_epoch(epoch, self._generation)
+    def _close(
+        self, epoch: Epoch, summed: dict[str, Counter[str]], began: float, following: Epoch | None = None, changes: int = 0
+    ) -> None:
+        """The checkpoint, durable, together with the plan of the epoch that follows; then everybody may know."""
+        self._ledger.close_epoch(epoch, self._generation, following, changes)
         reach("engine.after_checkpoint")
         self._checkpoint = Checkpoint(epoch.upto, epoch.number)
         status = self.status

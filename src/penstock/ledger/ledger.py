@@ -119,13 +119,15 @@ class Ledger:
         with self._fenced(epoch.flow, epoch.generation) as c:
             _PLAN.run(c, **epoch.to_data(), changes=changes, t=_now())
 
-    def close_epoch(self, epoch: Epoch, generation: int) -> None:
-        """Moves the checkpoint to the epoch's end."""
+    def close_epoch(self, epoch: Epoch, generation: int, following: Epoch | None = None, changes: int = 0) -> None:
+        """Moves the checkpoint to the epoch's end, and plans the epoch that follows in the same transaction."""
         with self._fenced(epoch.flow, generation) as c:
             keys = {"f": epoch.flow, "d": epoch.destination}
             _CLOSE.run(c, **keys, n=epoch.number, t=_now())
             _MOVE.run(c, **keys, n=epoch.number, t=_now(), p=epoch.upto)
             _FORGET.run(c, **keys, n=epoch.number - HISTORY)
+            if following is not None:
+                _PLAN.run(c, **following.to_data(), changes=changes, t=_now())
 
     def advance(self, flow: str, destination: str, position: int, generation: int) -> None:
         """Moves a checkpoint over a stretch of the log that holds nothing."""

@@ -83,6 +83,10 @@ class FilesDestination(Destination):
             if not self._manifests.holds(epoch):
                 self._leftovers[epoch.upto] = list(self._published(epoch))
 
+    def close(self) -> None:
+        """Gives back the manifests' file."""
+        self._manifests.close()
+
     def _publish(self, epoch: Epoch, receipts: Sequence[Receipt]) -> tuple[Published, ...]:
         files: list[Published] = []
         touched: dict[Path, None] = {}

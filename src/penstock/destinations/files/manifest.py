@@ -1,21 +1,27 @@
-"""Manifests: one small file per epoch that names its files; writing it is what commits the epoch.
+"""Manifests: one line per epoch that names its files; the line, once it is durable, is what commits the epoch.
 
-They lie in `_manifests/{flow}.{destination}/{upper half of upto}/{upto}.json`. Names sort as positions do, so the newest is
-found by two listings, and no directory grows for ever: 4 GiB of the source's log share one.
+They lie in `_manifests/{flow}.{destination}/{upto without its last 28 bits}.jsonl`, in order of position: 256 MiB of the
+source's log share a file. A last line without its end was never committed; readers pass over it and the next epoch cuts it off.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from penstock.core.epoch import Epoch
-from penstock.destinations.files.disk import make_directory, write_durably
+from penstock.destinations.files.disk import make_directory, sync_directory, write_durably
 from penstock.destinations.files.names import MANIFESTS
+
+
+_PAGE_BITS = 28
+_BLOCK = 64 << 10
+_NAMES = ("flow", "destination", "source", "epoch", "generation", "after", "upto")
 
 
 @dataclass(frozen=True)
@@ -44,9 +50,9 @@ class Manifest:
     files: tuple[Published, ...]
 
     @classmethod
-    def read(cls, path: Path) -> Manifest:
-        """The manifest in a file."""
-        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    def parse(cls, line: bytes) -> Manifest:
+        """The manifest of a line."""
+        data: dict[str, Any] = json.loads(line)
         files = tuple(Published(**file) for file in data.pop("files"))
         return cls(files=files, **data)
 
@@ -56,36 +62,50 @@ class Manifests:
 
     def __init__(self, root: Path, flow: str, destination: str) -> None:
         self._home = root / MANIFESTS / f"{flow}.{destination}"
-        self._shards: set[Path] = set()
+        self._page: _Page | None = None
 
     def holds(self, epoch: Epoch) -> bool:
         """Whether the epoch is committed."""
-        return self._path(epoch.upto).exists()
+        if self._page is not None and self._page.is_current():
+            return self._page.upto >= epoch.upto
+        newest = self.newest()
+        return newest is not None and newest.upto >= epoch.upto
 
     def add(self, epoch: Epoch, files: tuple[Published, ...]) -> None:
         """Commits the epoch, durably and at once."""
-        path = self._path(epoch.upto)
-        if path.parent not in self._shards:
-            make_directory(path.parent)
-            self._shards.add(path.parent)
-        manifest = Manifest(
-            epoch.flow, epoch.destination, epoch.source, epoch.number, epoch.generation, epoch.after, epoch.upto, files
-        )
-        write_durably(path, json.dumps(asdict(manifest)) + "\n")
+        path = self._home / f"{epoch.upto >> _PAGE_BITS:09X}.jsonl"
+        if self._page is None or self._page.path != path or not self._page.is_current():
+            self.close()
+            make_directory(self._home)
+            self._page = _Page(path)
+        about = (epoch.flow, epoch.destination, epoch.source, epoch.number, epoch.generation, epoch.after, epoch.upto)
+        manifest = dict(zip(_NAMES, about, strict=True)) | {"files": [vars(file) for file in files]}
+        try:
+            self._page.append(json.dumps(manifest).encode() + b"\n", epoch.upto)
+        except OSError:
+            # What of the line has reached the disk is found out, and cut off, when the page is opened again.
+            self.close()
+            raise
 
     def newest(self) -> Manifest | None:
         """The manifest with the highest position."""
-        for shard in sorted(_names(self._home), reverse=True):
-            names = [name for name in _names(self._home / shard) if name.endswith(".json")]
-            if names:
-                return Manifest.read(self._home / shard / max(names))
+        for name in reversed(self._names()):
+            line = _last_line(self._home / name)
+            if line is not None:
+                return Manifest.parse(line)
         return None
 
     def __iter__(self) -> Iterator[Manifest]:
-        for shard in sorted(_names(self._home)):
-            for name in sorted(_names(self._home / shard)):
-                if name.endswith(".json"):
-                    yield Manifest.read(self._home / shard / name)
+        reached = -1
+        for name in self._names():
+            with open(self._home / name, "rb") as page:
+                for line in page:
+                    if not line.endswith(b"\n"):
+                        break
+                    manifest = Manifest.parse(line)
+                    if manifest.upto > reached:
+                        reached = manifest.upto
+                        yield manifest
 
     @property
     def generation(self) -> int:
@@ -100,12 +120,78 @@ class Manifests:
         make_directory(self._home)
         write_durably(self._home / "_generation", f"{generation}\n")
 
-    def _path(self, upto: int) -> Path:
-        return self._home / f"{upto >> 32:08X}" / f"{upto:016X}.json"
+    def close(self) -> None:
+        """Gives back the open page."""
+        if self._page is not None:
+            self._page.close()
+            self._page = None
+
+    def _names(self) -> list[str]:
+        try:
+            return sorted(name for name in os.listdir(self._home) if name.endswith(".jsonl"))
+        except FileNotFoundError:
+            return []
 
 
-def _names(directory: Path) -> list[str]:
-    try:
-        return [name for name in os.listdir(directory) if name[0] not in "._"]
-    except FileNotFoundError:
-        return []
+class _Page:
+    """A file of manifests, open to be appended to."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        is_new = not path.exists()
+        self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            if is_new:
+                sync_directory(path.parent)
+            last = _last_line(path)
+            self.upto = Manifest.parse(last).upto if last is not None else -1
+            self._size = _whole(path)
+            os.ftruncate(self._handle, self._size)
+        except BaseException:
+            os.close(self._handle)
+            raise
+
+    def is_current(self) -> bool:
+        """Whether nobody else has written, moved or removed the file."""
+        found = os.fstat(self._handle)
+        return found.st_size == self._size and found.st_nlink > 0
+
+    def append(self, line: bytes, upto: int) -> None:
+        """Adds a line, durably."""
+        if os.write(self._handle, line) != len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fdatasync(self._handle)
+        self._size += len(line)
+        self.upto = upto
+
+    def close(self) -> None:
+        """Closes the file."""
+        os.close(self._handle)
+
+
+def _whole(path: Path) -> int:
+    """How many bytes of the file are whole lines."""
+    with open(path, "rb") as page:
+        end = page.seek(0, os.SEEK_END)
+        while end > 0:
+            begin = max(0, end - _BLOCK)
+            page.seek(begin)
+            found = page.read(end - begin).rfind(b"\n")
+            if found >= 0:
+                return begin + found + 1
+            end = begin
+        return 0
+
+
+def _last_line(path: Path) -> bytes | None:
+    """The last whole line of the file; None when there is none."""
+    end = _whole(path)
+    if end == 0:
+        return None
+    with open(path, "rb") as page:
+        begin, line = end, b""
+        while begin > 0 and b"\n" not in line[:-1]:
+            begin = max(0, begin - _BLOCK)
+            page.seek(begin)
+            line = page.read(end - begin)
+        return line[line.rfind(b"\n", 0, -1) + 1 :]
