@@ -18,7 +18,6 @@ from penstock.core.epoch import Epoch
 from penstock.destinations.files.disk import make_directory, sync_directory, write_durably
 from penstock.destinations.files.names import MANIFESTS
 
-
 _PAGE_BITS = 28
 _BLOCK = 64 << 10
 _NAMES = ("flow", "destination", "source", "epoch", "generation", "after", "upto")
