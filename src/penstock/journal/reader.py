@@ -99,18 +99,13 @@ class JournalTail:
 
 def read_header(directory: Path, number: int) -> Note | None:
     """The note with which a segment begins; None when it is not there (yet)."""
-    for note in _notes(directory, number):
+    for note in read_notes(directory, number):
         return note
     return None
 
 
-def read_slices(directory: Path, number: int) -> Iterator[Slice]:
-    """The slices that a segment's index makes visible."""
-    for note in _notes(directory, number):
-        yield from note.slices
-
-
-def _notes(directory: Path, number: int) -> Iterator[Note]:
+def read_notes(directory: Path, number: int) -> Iterator[Note]:
+    """The notes of a segment's index, its header first."""
     try:
         with index_path(directory, number).open("rb") as file:
             data = b""

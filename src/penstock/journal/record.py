@@ -16,7 +16,7 @@ BLOCK = struct.Struct("<4sBxxxIQ")
 HEADER_BYTES = BLOCK.size + 4
 
 _SLICE = struct.Struct("<QQQQQQqQqIIIII4x")
-_NOTE = struct.Struct("<IIIxxxxQ")
+_NOTE = struct.Struct("<IIIIQ")
 _FRAME = struct.Struct("<IIQ")
 FRAME_BYTES = _FRAME.size
 
@@ -40,6 +40,10 @@ class SliceFlag(IntFlag):
     TRUNCATE = 8
     SCHEMA = 16
     """The first transaction of the slice (or this transaction) brings a new table version."""
+    STREAMED = 32
+    """Piece of a transaction that arrived before it committed; the source's messages in it have another shape."""
+    PARTLY_GONE = 64
+    """Parts of the transaction were rolled back; its last piece names them."""
 
 
 class Slice(NamedTuple):
@@ -86,6 +90,8 @@ class Note:
     """How many catalogue entries exist after this note."""
     slices: tuple[Slice, ...] = ()
     entries: tuple[dict[str, Any], ...] = field(default=())
+    floor: int = 0
+    """The oldest segment with pieces of a transaction that was still open then; 0 when none was."""
 
 
 def pack_slices(slices: Sequence[Slice]) -> bytes:
@@ -120,15 +126,15 @@ def unpack_header(head: bytes) -> tuple[BlockKind, int, int] | None:
 def pack_note(note: Note) -> bytes:
     """A note as the payload of a header or note block."""
     entries = json.dumps(note.entries, separators=(",", ":")).encode() if note.entries else b""
-    return _NOTE.pack(len(note.slices), len(entries), note.catalog, note.mark) + pack_slices(note.slices) + entries
+    return _NOTE.pack(len(note.slices), len(entries), note.catalog, note.floor, note.mark) + pack_slices(note.slices) + entries
 
 
 def unpack_note(payload: bytes) -> Note:
     """The note that `pack_note` wrote."""
-    count, length, catalog, mark = _NOTE.unpack_from(payload)
+    count, length, catalog, floor, mark = _NOTE.unpack_from(payload)
     end = _NOTE.size + count * _SLICE.size
     entries = tuple(json.loads(payload[end : end + length])) if length else ()
-    return Note(mark, catalog, tuple(unpack_slices(payload[_NOTE.size : end])), entries)
+    return Note(mark, catalog, tuple(unpack_slices(payload[_NOTE.size : end])), entries, floor)
 
 
 def pack_frame(payload: bytes, upto: int) -> bytes:

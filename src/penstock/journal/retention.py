@@ -6,7 +6,7 @@ import itertools
 import time
 from pathlib import Path
 
-from penstock.journal.reader import read_header, read_slices
+from penstock.journal.reader import read_header, read_notes
 from penstock.journal.segment import index_path, segment_numbers, segment_path
 
 
@@ -46,11 +46,15 @@ def trim(directory: Path, passed: int, retention: float, max_bytes: int, now: fl
 
 
 def _reaches_over(directory: Path, number: int, newest: int, passed: int) -> bool:
-    """Whether a transaction that began in this segment, or may have, is still needed: its slices are noted where it commits."""
+    """Whether a transaction with pieces in this segment, or before, is still needed or still open.
+
+    Its slices are noted where it commits, perhaps many segments later. Every note says which segments were needed by
+    transactions that were open then: after the first that needs none up to this one, nothing more can come.
+    """
     for later in range(number + 1, newest + 1):
-        for slice_ in read_slices(directory, later):
-            if slice_.segment > number:
-                return False
-            if slice_.last > passed:
+        for note in read_notes(directory, later):
+            if any(s.segment <= number and s.last > passed for s in note.slices):
                 return True
+            if note.floor == 0 or note.floor > number:
+                return False
     return True

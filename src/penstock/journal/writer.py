@@ -64,6 +64,9 @@ class JournalWriter:
                 self.versions[name] = max(self.versions.get(name, 0), int(entry["table"]["version"]))
             self.catalog = max((e["seq"] for e in state.entries), default=0)
             self._catalog_file = os.open(catalog_path(directory), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            self.floor = 0
+            """The oldest segment with pieces of a transaction that is still open, which retention must keep; 0: none."""
+            self._unpublished = 0
             self.segment = state.segment
             self._size = self._extent = state.size
             if state.segment:
@@ -96,6 +99,7 @@ class JournalWriter:
     def _append(self, payload: memoryview) -> tuple[int, int, int, int]:
         if self._size >= self._segment_bytes:
             self._roll()
+        self._unpublished = self._unpublished or self.segment
         checksum = zlib.crc32(payload)
         start = self._size + HEADER_BYTES
         self._write([pack_header(BlockKind.DATA, checksum, len(payload)), payload])
@@ -108,6 +112,7 @@ class JournalWriter:
     def _open_slice(self) -> None:
         if self._size >= self._segment_bytes:
             self._roll()
+        self._unpublished = self._unpublished or self.segment
         self._streamed_start, self._streamed_checksum = self._size, 0
         self._write([bytes(HEADER_BYTES)])
 
@@ -134,8 +139,9 @@ class JournalWriter:
         if slices:
             self.end = slices[-1].last
         self.mark = max(mark, self.end)
+        self._unpublished = 0
         data = tuple(e.to_data() for e in entries)
-        note = pack_note(Note(self.mark, self.catalog, tuple(slices), data))
+        note = pack_note(Note(self.mark, self.catalog, tuple(slices), data, self.floor))
         reach("capture.before_journal_write")
         self._write([pack_block(BlockKind.NOTE, note), note])
         reach("capture.after_journal_write")
@@ -175,7 +181,8 @@ class JournalWriter:
         self._size = self._extent = 0
         self._open_files()
         force = tuple(e.to_data() for e in self.entries.values())
-        header = pack_note(Note(self.mark, self.catalog, (), force))
+        floor = min((n for n in (self.floor, self._unpublished) if n), default=0)
+        header = pack_note(Note(self.mark, self.catalog, (), force, floor))
         self._write([pack_block(BlockKind.HEADER, header), header])
         os.fsync(self._segment_file)
         _sync_directory(self.directory)

@@ -1,7 +1,8 @@
 """The assembly: bytes from the socket become slices of the journal, whole transactions first, big ones in pieces.
 
 A small transaction waits in the buffer until it has committed. One that outgrows a slice is written in pieces, which become
-visible together with its commit. A row too big for the buffer passes through it in parts.
+visible together with its commit. A row too big for the buffer passes through it in parts. A transaction that the server
+streams before it commits is written piece by piece too, between others; it becomes visible at its commit or not at all.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from penstock.journal.record import Slice, SliceFlag
 from penstock.journal.writer import JournalWriter
 from penstock.sources.postgres import walk as w
 from penstock.sources.postgres.relation import Relation, RelationBook, parse_relation
+from penstock.sources.postgres.streamed import Streams
 
 BUFFER_BYTES = 32 << 20
 SLICE_BYTES = 4 << 20
@@ -55,6 +57,9 @@ class Assembly:
         self._slices: list[Slice] = []
         self._entries: list[Entry] = []
         self._relations: list[tuple[int, Relation]] = []
+        self._shares = w.new_shares()
+        self._streams = Streams(journal, book)
+        self._lone: tuple[int, int] | None = None
         self.other: bytes | None = None
         """A frame that is not part of the copy stream (an error, its end): type byte and payload."""
 
@@ -84,7 +89,7 @@ class Assembly:
             return
         state = self._state
         while True:
-            self._at, reason = w.walk(self._array, self._at, self._fill, state, SLICE_BYTES, HUGE_BYTES)
+            self._at, reason = w.walk(self._array, self._at, self._fill, state, self._shares, SLICE_BYTES, HUGE_BYTES)
             if reason == w.RELATION:
                 self._note_relation()
             elif reason == w.CUT:
@@ -93,6 +98,16 @@ class Assembly:
                 self._append_piece(self._at)
             elif reason == w.LAST_PIECE:
                 self._append_last_piece()
+            elif reason == w.STREAM_START:
+                self._begin_chunk()
+            elif reason == w.STREAM_STOP:
+                self._end_chunk()
+            elif reason == w.STREAM_COMMIT:
+                self._commit_streamed()
+            elif reason == w.STREAM_ABORT:
+                self._abort_streamed()
+            elif reason == w.SHARES_FULL:
+                self._take_shares()
             elif reason == w.BROKEN:
                 raise ProtocolBroken("the server sent bytes that are not the replication protocol")
             else:
@@ -117,6 +132,7 @@ class Assembly:
         if not self._slices and (not bare or mark <= self._journal.mark or self._pieces.slices):
             return early
         now = time.time_ns() // 1000
+        self._set_floor()
         self._journal.publish([s._replace(appended_at=now) for s in self._slices], self._entries, mark)
         self._slices, self._entries, self._unsynced = [], [], 0
         return True
@@ -135,19 +151,31 @@ class Assembly:
         for name in (w.RUN_START, w.RUN_END, w.TRANSACTION_START):
             self._state[name] -= keep
         self._relations = [(at - keep, relation) for at, relation in self._relations]
+        self._streams.moved(keep)
+
+    def _message(self) -> tuple[bytes, int]:
+        """The message at the position, and the byte after its frame."""
+        start = self._at
+        following = start + 1 + int.from_bytes(self._buffer[start + 1 : start + 5], "big")
+        return bytes(self._buffer[start + _HEAD : following]), following
 
     def _note_relation(self) -> None:
         start, state = self._at, self._state
-        following = start + 1 + int.from_bytes(self._buffer[start + 1 : start + 5], "big")
-        relation = parse_relation(bytes(self._buffer[start + _HEAD : following]))
+        message, following = self._message()
+        self._at = following
+        state[w.MESSAGES] += 1
+        if state[w.STREAM]:
+            part = int.from_bytes(message[1:5], "big")
+            self._streams.described(start, parse_relation(message[:1] + message[5:]), part)
+            return
+        relation = parse_relation(message)
+        self._streams.heard(relation)
         if not self._is_known(relation):
             if state[w.RUN_END] > state[w.RUN_START]:
                 # Epochs end before a schema change, so the transactions before it get a slice of their own.
                 self._append_run()
             self._relations.append((start, relation))
             state[w.TRANSACTION_FLAGS] |= int(SliceFlag.SCHEMA)
-        self._at = following
-        state[w.MESSAGES] += 1
 
     def _is_known(self, relation: Relation) -> bool:
         waiting = [r for _, r in self._relations if r.oid == relation.oid]
@@ -176,16 +204,21 @@ class Assembly:
         if state[w.RUN_END] > state[w.RUN_START]:
             self._append_run()
         changes = int(state[w.ORDINAL] - state[w.PIECE_ORDINAL])
-        record, entries = self._append(int(state[w.RUN_START]), end, changes, 0)
+        start = int(state[w.RUN_START])
+        record, entries = self._append(start, end, changes, 0)
         self._pieces.entries += entries
-        self._hold(record)
+        self._hold(record, start)
         state[w.RUN_START] = state[w.RUN_END] = state[w.TRANSACTION_START] = end
 
-    def _hold(self, record: Slice) -> None:
+    def _hold(self, record: Slice, start: int = 0) -> None:
         state = self._state
-        self._pieces.slices.append(record._replace(ordinal=int(state[w.PIECE_ORDINAL])))
+        if state[w.STREAM]:
+            self._take_shares()
+            self._streams.hold(record, start, int(state[w.TRANSACTION_FLAGS]))
+        else:
+            self._pieces.slices.append(record._replace(ordinal=int(state[w.PIECE_ORDINAL])))
+            state[w.PIECES] += 1
         state[w.PIECE_ORDINAL] = state[w.ORDINAL]
-        state[w.PIECES] += 1
         self._unsynced += record.size
         if self._unsynced >= SYNC_BYTES:
             # The disk works while the transaction arrives, not all at once at its commit.
@@ -225,7 +258,14 @@ class Assembly:
         if self._at > state[w.RUN_START]:
             self._append_piece(self._at)
         start = self._at
-        if self._buffer[start + _HEAD] == ord("U") and self._buffer[start + _HEAD + 5] == ord("K"):
+        if not state[w.IN_TRANSACTION]:
+            self._begin_lone()
+        message = self._buffer[start + _HEAD : start + _HEAD + 16]
+        if state[w.STREAM]:
+            self._take_shares()
+            self._streams.take([[int.from_bytes(message[1:5], "big"), 1]])
+            del message[1:5]
+        if message[0] == ord("U") and message[5] == ord("K"):
             state[w.TRANSACTION_FLAGS] |= w.KEY_CHANGE
         state[w.ORDINAL] += 1
         state[w.MESSAGES] += 1
@@ -233,8 +273,15 @@ class Assembly:
         self._early = self.publish(bare=False)
         self._huge = self._book.seq
         self._left = 1 + int.from_bytes(self._buffer[start + 1 : start + 5], "big")
+        self._set_floor()
         self._journal.open_slice()
         self._pass_through()
+
+    def _begin_lone(self) -> None:
+        """A huge message outside of transactions is a transaction of its own."""
+        at = self._at
+        position = int.from_bytes(self._buffer[at + _HEAD + 2 : at + _HEAD + 10], "big")
+        self._lone = (position, w.unix_time(int.from_bytes(self._buffer[at + 22 : at + 30], "big")))
 
     def _pass_through(self) -> bool:
         """Hands the buffer's share of a huge row to the journal; true when the row is whole."""
@@ -247,8 +294,70 @@ class Assembly:
         if self._left:
             return False
         segment, begin, stop, checksum = self._journal.close_slice()
-        self._hold(_slice(segment, begin, stop, checksum, 1, 0, self._huge))
+        record = _slice(segment, begin, stop, checksum, 1, 0, self._huge)
+        if self._lone is None:
+            self._hold(record)
+        else:
+            (position, at), self._lone = self._lone, None
+            flags = int(SliceFlag.PIECE | SliceFlag.LAST_PIECE)
+            self._slices.append(record._replace(first=position, last=position, committed_at=at, transactions=1, flags=flags))
         return True
+
+    def _begin_chunk(self) -> None:
+        """A chunk of a streamed transaction follows; what has committed before gets slices of its own."""
+        state = self._state
+        if state[w.RUN_END] > state[w.RUN_START]:
+            self._append_run()
+        message, following = self._message()
+        self._begin_run(self._at)
+        state[w.TRANSACTION_START], state[w.IN_TRANSACTION] = self._at, 1
+        state[w.STREAM] = int.from_bytes(message[1:5], "big")
+        state[w.ORDINAL] = state[w.PIECE_ORDINAL] = state[w.TRANSACTION_FLAGS] = 0
+        self._streams.begin_chunk(int(state[w.STREAM]))
+        self._at = following
+
+    def _end_chunk(self) -> None:
+        state = self._state
+        self._append_piece(self._at)
+        state[w.STREAM] = state[w.IN_TRANSACTION] = 0
+        self._streams.end_chunk()
+        self._begin_run(self._at)
+
+    def _take_shares(self) -> None:
+        self._streams.take(self._shares[: int(self._state[w.SHARES])])
+        self._state[w.SHARES] = 0
+
+    def _abort_streamed(self) -> None:
+        message, following = self._message()
+        self._drop(following)
+        self._streams.abort(int.from_bytes(message[1:5], "big"), int.from_bytes(message[5:9], "big"))
+
+    def _commit_streamed(self) -> None:
+        """The transaction becomes visible, behind everything that has committed before it."""
+        start = self._at
+        message, following = self._message()
+        frame = bytes(self._buffer[start:following])
+        self._drop(following)
+        position, committed_at = int.from_bytes(message[14:22], "big"), w.unix_time(int.from_bytes(message[22:30], "big"))
+        self._set_floor()
+        slices, entries = self._streams.commit(int.from_bytes(message[1:5], "big"), position, committed_at, frame)
+        self._slices += slices
+        self._entries += entries
+        if not slices:
+            self._state[w.KEEPALIVE] = max(int(self._state[w.KEEPALIVE]), position)
+
+    def _drop(self, following: int) -> None:
+        """Goes on behind the frame at the position; its bytes do not enter the journal with those around it."""
+        state = self._state
+        if state[w.RUN_END] > state[w.RUN_START]:
+            self._append_run()
+        self._at = following
+        self._begin_run(following)
+
+    def _set_floor(self) -> None:
+        """Tells the journal which segments open transactions still need."""
+        own = self._pieces.slices[0].segment if self._pieces.slices else None
+        self._journal.floor = min((n for n in (own, self._streams.oldest_segment) if n is not None), default=0)
 
     def _note_other(self) -> None:
         start = self._at
@@ -261,6 +370,7 @@ class Assembly:
     def _append(self, start: int, end: int, changes: int, flags: int) -> tuple[Slice, list[Entry]]:
         """Writes a slice; table versions that begin inside it get their place."""
         catalog = self._book.seq
+        self._set_floor()
         segment, begin, stop, checksum = self._journal.append(self._view[start:end])
         entries = [self._book.enter(r, segment, begin + at - start) for at, r in self._relations if start <= at < end]
         self._relations = [(at, r) for at, r in self._relations if not start <= at < end]

@@ -36,10 +36,7 @@ class PostgresCapture(Capture):
         control = Control(self.recipe["dsn"], self.recipe["flow"])
         connection = ReplicationConnection.connect(self.recipe["dsn"], application_name=f"penstock {self.recipe['flow']}")
         try:
-            # Version 1 delivers whole transactions at their commit; the server spools big ones meanwhile.
-            publication = '"' + self.recipe["publication"].replace('"', '""') + '"'
-            options = {"proto_version": "1", "publication_names": publication}
-            connection.start_replication(self.recipe["slot"], journal.mark, options)
+            connection.start_replication(self.recipe["slot"], journal.mark, self._options())
             teller = _Teller(connection, journal, link, float(self.recipe["status_interval"]))
             teller.start()
             try:
@@ -51,6 +48,18 @@ class PostgresCapture(Capture):
         finally:
             connection.close()
             control.close()
+
+    def _options(self) -> dict[str, str]:
+        """What the server's plugin is asked for."""
+        options = {"proto_version": "2", "publication_names": '"' + self.recipe["publication"].replace('"', '""') + '"'}
+        # A streamed message bears the id of its transaction and not of its savepoint: one rolled back could not be told apart.
+        if self.recipe["streaming"] and not self.recipe["emit_messages"]:
+            options["streaming"] = "on"
+        if self.recipe["emit_messages"]:
+            options["messages"] = "true"
+        if self.recipe["origin"] != "any":
+            options["origin"] = self.recipe["origin"]
+        return options
 
     def _copy(
         self, connection: ReplicationConnection, journal: JournalWriter, assembly: Assembly, teller: _Teller, link: Link

@@ -37,7 +37,7 @@ def build(b: Bytes, kind: Bytes, offset: Ints, length: Ints, oid: int, arrow: pa
     bad = np.zeros(len(kind), np.bool_)
     wrong, buffers = _convert(b, kind, offset, length, oid, arrow, bad)
     if buffers is None:
-        return _parsed_by_arrow(_texts(b, kind, offset, length, pa.string()), arrow)
+        return _parsed_by_arrow(texts(b, kind, offset, length, pa.string()), arrow)
     valid = kind == _TEXT
     odd = None
     if wrong:
@@ -87,7 +87,8 @@ def _text_buffers(b: Bytes, kind: Bytes, offset: Ints, length: Ints) -> list[pa.
     return [pa.py_buffer(offsets), pa.py_buffer(out)]
 
 
-def _texts(b: Bytes, kind: Bytes, offset: Ints, length: Ints, arrow: pa.DataType) -> pa.Array:
+def texts(b: Bytes, kind: Bytes, offset: Ints, length: Ints, arrow: pa.DataType) -> pa.Array:
+    """The located bytes as they are, as strings or binaries; null where there is no text."""
     return pa.Array.from_buffers(arrow, len(kind), [_bitmap(kind == _TEXT), *_text_buffers(b, kind, offset, length)])
 
 
@@ -98,7 +99,7 @@ def _parsed_by_arrow(texts: pa.Array, arrow: pa.DataType) -> tuple[pa.Array, Odd
 
 def _odd(b: Bytes, kind: Bytes, offset: Ints, length: Ints, bad: npt.NDArray[np.bool_]) -> Odd:
     rows = np.nonzero(bad)[0]
-    return Odd(pa.array(rows, pa.int64()), _texts(b, kind[rows], offset[rows], length[rows], pa.string()))
+    return Odd(pa.array(rows, pa.int64()), texts(b, kind[rows], offset[rows], length[rows], pa.string()))
 
 
 def _bitmap(valid: npt.NDArray[np.bool_]) -> pa.Buffer | None:

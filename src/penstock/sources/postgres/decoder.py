@@ -17,7 +17,7 @@ from penstock.journal.catalog import Entry
 from penstock.journal.reader import SliceReader
 from penstock.journal.record import Slice, SliceFlag
 from penstock.sources.base import Decoder
-from penstock.sources.postgres import columns, scan, values
+from penstock.sources.postgres import columns, logical_messages, scan, values
 
 STEP_BYTES = 16 << 20
 
@@ -49,23 +49,27 @@ class PostgresDecoder(Decoder):
         takes: Callable[[TableSchema], bool],
     ) -> Iterator[Batch]:
         """The changes of one bucket, a step of the slices at a time, so that memory does not grow with the epoch."""
+        gone = _Gone(journal, slices)
         for group in _steps(slices):
             b, starts = journal.read(group)
             relations = _relations(journal, group, starts, takes)
-            yield from self._step(b, group, starts, relations, bucket, buckets)
+            yield from self._step(b, group, starts, gone, relations, bucket, buckets)
 
     def _step(
-        self, b: Any, group: Sequence[Slice], starts: list[int], relations: _Relations, bucket: int, buckets: int
+        self, b: Any, group: Sequence[Slice], starts: list[int], gone: _Gone, relations: _Relations, bucket: int, buckets: int
     ) -> Iterator[Batch]:
         table = np.zeros((len(group), scan.INPUTS), np.int64)
         for i, (s, start) in enumerate(zip(group, starts, strict=True)):
             piece = 1 if s.flags & SliceFlag.PIECE else 0
-            table[i] = (start, start + s.size, piece, s.first if piece else 0, s.xid, s.committed_at, s.ordinal)
+            streamed = 1 if s.flags & SliceFlag.STREAMED else 0
+            about = (s.first if piece else 0, s.xid, s.committed_at, s.ordinal)
+            table[i] = (start, start + s.size, piece, *about, streamed, *gone.range(s))
         # A key change gives two rows, so twice the changes is room enough.
         out = np.empty((scan.OUTPUTS, 2 * sum(s.changes for s in group) + 1), np.int64)
         r = relations
         changes = (r.change_at, r.change_oid, r.change_entry)
-        count, _ = scan.scan(b, table, bucket, buckets, r.oids, r.values, r.keys, r.key_counts, r.taken, *changes, out)
+        lookup = (r.oids, r.values, r.keys, r.key_counts, r.taken)
+        count, _ = scan.scan(b, table, gone.parts, len(r.entries) - 1, bucket, buckets, *lookup, *changes, out)
         if count < 0:
             raise _undecodable(int(count), group)
         rows = out[:, :count]
@@ -74,7 +78,31 @@ class PostgresDecoder(Decoder):
         numbers = np.unique(rows[scan.ENTRY])
         for number in numbers:
             mine = rows if len(numbers) == 1 else np.ascontiguousarray(rows[:, rows[scan.ENTRY] == number])
-            yield _batch(b, mine, r.entries[int(number)], group)
+            entry = r.entries[int(number)]
+            yield logical_messages.batch(b, mine) if entry is logical_messages.ENTRY else _batch(b, mine, entry, group)
+
+
+class _Gone:
+    """The rolled-back parts of streamed transactions, one transaction after the other."""
+
+    def __init__(self, journal: SliceReader, slices: Sequence[Slice]) -> None:
+        self.parts = np.zeros(0, np.int64)
+        self._ranges: dict[int, tuple[int, int]] = {}
+        wanted = int(SliceFlag.PARTLY_GONE | SliceFlag.LAST_PIECE)
+        for s in slices:
+            if s.flags & wanted == wanted:
+                self._take(journal, s)
+
+    def range(self, s: Slice) -> tuple[int, int]:
+        """Where the parts that are gone from the slice's transaction stand."""
+        return self._ranges.get(s.last, (0, 0))
+
+    def _take(self, journal: SliceReader, last: Slice) -> None:
+        b, starts = journal.read([last])
+        found = np.zeros(last.size // scan.ABORT_BYTES + 1, np.int64)
+        count = scan.rolled_back(b, starts[0], starts[0] + last.size, found)
+        self._ranges[last.last] = (len(self.parts), len(self.parts) + count)
+        self.parts = np.concatenate([self.parts, np.sort(found[:count])])
 
 
 def _steps(slices: Sequence[Slice]) -> Iterator[list[Slice]]:
@@ -100,7 +128,8 @@ def _relations(journal: SliceReader, group: list[Slice], starts: list[int], take
             for entry in journal.catalog.inside(s.segment, s.start, s.end, s.catalog):
                 changes.append((start + entry.offset - s.start, entry.relation, len(entries)))
                 entries.append(entry)
-    size = max(1, len(entries))
+    entries.append(logical_messages.ENTRY)
+    size = len(entries)
     keys, counts = np.zeros((size, scan.MAX_KEY), np.int64), np.zeros(size, np.int64)
     taken = np.zeros(size, np.bool_)
     for i, entry in enumerate(entries):
@@ -195,4 +224,5 @@ def _undecodable(code: int, group: Sequence[Slice]) -> DecodeFailed:
 def warm() -> None:
     """Loads or compiles the kernels."""
     scan.warm()
+    logical_messages.warm()
     values.warm()

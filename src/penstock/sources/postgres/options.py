@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
@@ -44,6 +44,13 @@ class PostgresOptions(Options):
     """How often the server is told the confirmed position, at least."""
     heartbeat_interval: Duration = 10.0
     """How often an idle source's position is marked in the journal, so that its slot moves on."""
+    streaming: bool = True
+    """Whether big transactions arrive while they run and wait in the journal; else the server keeps them until they commit."""
+    emit_messages: bool = False
+    """Whether logical messages (pg_logical_emit_message) become events, as changes of the table pg_logical.messages. Big
+    transactions are then taken when they commit: the server streams messages of rolled-back savepoints without a mark."""
+    origin: Literal["any", "none"] = "any"
+    """Which changes to take by origin: any, or only those that no replication brought here (PostgreSQL 16 and newer)."""
     failover: bool = True
     """Whether a new slot is kept on standbys too (PostgreSQL 17 and newer)."""
 

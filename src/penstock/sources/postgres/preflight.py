@@ -26,6 +26,8 @@ from penstock.sources.postgres.publication import Plan
 OLDEST = 140000
 STANDBY_SINCE = 160000
 """Logical slots on a standby."""
+ORIGIN_SINCE = 160000
+"""The filter by origin."""
 
 _SERVER = """
 SELECT pg_catalog.current_setting('wal_level') AS wal_level, pg_catalog.pg_is_in_recovery() AS standby,
@@ -67,6 +69,14 @@ class Preflight:
                 SourceSettings(
                     f"The server is a standby, and PostgreSQL {major} has logical slots on the primary only.",
                     remedy="Point the dsn at the primary.",
+                ),
+            )
+        if self._options.origin != "any" and version < ORIGIN_SINCE:
+            yield bad(
+                "origin",
+                SourceSettings(
+                    f"PostgreSQL {major} cannot leave out what replication brought here.",
+                    remedy="Take `origin` out of the source's options, or upgrade the server to 16 or newer.",
                 ),
             )
         yield self._right_to_replicate()

@@ -15,6 +15,8 @@ BAD_FRAME: Final = -2
 BAD_TUPLE: Final = -3
 
 MAX_KEY: Final = 32
+ABORT_BYTES: Final = 39
+"""Bytes of a frame that names a rolled-back subtransaction."""
 
 # Columns of the scan's output.
 NEW: Final = 0
@@ -40,7 +42,12 @@ PIECE_POSITION: Final = 3
 PIECE_XID: Final = 4
 PIECE_TIME: Final = 5
 PIECE_ORDINAL: Final = 6
-INPUTS: Final = 7
+STREAMED: Final = 7
+"""Whether messages carry the id of their subtransaction."""
+GONE_FROM: Final = 8
+"""Where the subtransactions that were rolled back stand among all such, sorted."""
+GONE_TO: Final = 9
+INPUTS: Final = 10
 
 _EPOCH_2000: Final = 946_684_800_000_000
 _FNV: Final = np.uint64(14695981039346656037)
@@ -173,9 +180,45 @@ def _is_mine(h, bucket, buckets):  # type: ignore[no-untyped-def]
     return ((h ^ (h >> np.uint64(29))) % np.uint64(buckets)) == np.uint64(bucket)
 
 
+@numba.njit(cache=True)
+def _is_gone(gone, low, high, part):  # type: ignore[no-untyped-def]
+    """Whether a subtransaction is among those of gone[low:high], which are sorted."""
+    while low < high:
+        middle = (low + high) // 2
+        if gone[middle] == part:
+            return True
+        if gone[middle] < part:
+            low = middle + 1
+        else:
+            high = middle
+    return False
+
+
+@numba.njit(cache=True)
+def rolled_back(b, start, end, out):  # type: ignore[no-untyped-def]
+    """The subtransactions that a last piece names as rolled back, into `out`; returns how many there are."""
+    k = 0
+    pos = start
+    while end - pos >= ABORT_BYTES and b[pos] == 100:
+        following = pos + 1 + u32(b, pos + 1)
+        if following <= pos or following > end:
+            break
+        if b[pos + 5] == 119 and b[pos + 30] == 65:
+            if k < out.shape[0]:
+                out[k] = u32(b, pos + 35)
+            k += 1
+        pos = following
+    return k
+
+
 @numba.njit(cache=True, nogil=True)
-def scan(b, slices, bucket, buckets, oids, values, keys, key_counts, taken, change_at, change_oid, change_entry, out):  # type: ignore[no-untyped-def]
-    """Rows of one bucket, in log order, into `out`; returns how many, or an error and the byte it stands at."""
+def scan(  # type: ignore[no-untyped-def]
+    b, slices, gone, messages, bucket, buckets, oids, values, keys, key_counts, taken, change_at, change_oid, change_entry, out
+):
+    """Rows of one bucket, in log order, into `out`; returns how many, or an error and the byte it stands at.
+
+    `messages` is the entry of logical messages, -1 to pass over them.
+    """
     k = 0
     change = 0
     for s in range(slices.shape[0]):
@@ -188,6 +231,9 @@ def scan(b, slices, bucket, buckets, oids, values, keys, key_counts, taken, chan
         opened = k
         current_oid = np.int64(-1)
         current = np.int64(-1)
+        streamed = slices[s, STREAMED] != 0
+        part = np.int64(-1)
+        is_gone = False
         while pos < end:
             if end - pos < 6 or b[pos] != 100:
                 return BAD_FRAME, pos
@@ -197,11 +243,26 @@ def scan(b, slices, bucket, buckets, oids, values, keys, key_counts, taken, chan
             if b[pos + 5] != 119:
                 pos = limit
                 continue
-            if limit - pos < 36:
-                return BAD_FRAME, pos
             p = pos + 30
+            if limit - p < 1:
+                return BAD_FRAME, pos
             op = b[p]
+            if streamed:
+                if op == 83 or op == 69 or op == 99 or op == 65:
+                    pos = limit
+                    continue
+                if limit - p < 5:
+                    return BAD_FRAME, pos
+                if u32(b, p + 1) != part and op != 82:
+                    part = u32(b, p + 1)
+                    is_gone = _is_gone(gone, slices[s, GONE_FROM], slices[s, GONE_TO], part)
+                if is_gone and op != 82:
+                    pos = limit
+                    continue
+                p += 4
             if op == 73 or op == 85 or op == 68:
+                if limit - p < 8 or k + 2 > out.shape[1]:
+                    return BAD_TUPLE, pos
                 ordinal += 1
                 oid = u32(b, p + 1)
                 if oid != current_oid:
@@ -251,11 +312,15 @@ def scan(b, slices, bucket, buckets, oids, values, keys, key_counts, taken, chan
                                 image = 1 if b[p + 5] == 75 else 2
                                 k = _emit(out, k, q, 0, limit, current, 3, image, position, ordinal, xid, time)
             elif op == 66:
+                if limit - p < 21:
+                    return BAD_FRAME, pos
                 time = u64(b, p + 9) + _EPOCH_2000
                 xid = u32(b, p + 17)
                 ordinal = 0
                 opened = k
             elif op == 67:
+                if limit - p < 26:
+                    return BAD_FRAME, pos
                 position = u64(b, p + 10)
                 for x in range(opened, k):
                     out[POSITION, x] = position
@@ -268,9 +333,22 @@ def scan(b, slices, bucket, buckets, oids, values, keys, key_counts, taken, chan
                     put(oids, values, change_oid[change], change_entry[change])
                     change += 1
                     current_oid = np.int64(-1)
+            elif op == 77:
+                if limit - p < 15 or k + 2 > out.shape[1]:
+                    return BAD_TUPLE, pos
+                if b[p + 1] & 1:
+                    ordinal += 1
+                    if messages >= 0 and taken[messages] and bucket == 0:
+                        k = _emit(out, k, p, 0, limit, messages, 6, 0, position, ordinal, xid, time)
+                elif messages >= 0 and taken[messages] and bucket == 0:
+                    sent = u64(b, pos + 22) + _EPOCH_2000
+                    k = _emit(out, k, p, 0, limit, messages, 6, 0, u64(b, p + 2), 1, 0, sent)
+                    opened = k
             elif op == 84:
+                if limit - p < 6:
+                    return BAD_TUPLE, pos
                 count = u32(b, p + 1)
-                if p + 6 + 4 * count > limit:
+                if p + 6 + 4 * count > limit or k + count > out.shape[1]:
                     return BAD_TUPLE, pos
                 for x in range(count):
                     ordinal += 1
@@ -358,6 +436,8 @@ def warm() -> None:
     scan(
         b,
         np.zeros((0, INPUTS), np.int64),
+        none,
+        -1,
         0,
         1,
         oids,
@@ -370,6 +450,7 @@ def warm() -> None:
         none,
         np.zeros((OUTPUTS, 1), np.int64),
     )
+    rolled_back(b, 0, 0, none)
     out = np.zeros((OUTPUTS, 1), np.int64)[:, :0]
     shape = (1, 0)
     locate(

@@ -32,13 +32,15 @@ class Slot:
     """wal_status: reserved, extended, unreserved or lost."""
     reason: str | None
     """Why the server has invalidated it (17+)."""
+    two_phase: bool = False
+    """Whether it delivers prepared transactions before they commit."""
 
 
 # to_jsonb: conflicting exists from 16, invalidation_reason from 17; a missing column is NULL here and no error.
 _SLOT = """
 SELECT s.plugin, s.database, s.confirmed_flush_lsn::text AS confirmed, s.active_pid, s.wal_status,
        CASE WHEN j ->> 'conflicting' = 'true' OR j ->> 'invalidation_reason' IS NOT NULL
-            THEN coalesce(j ->> 'invalidation_reason', 'conflict with recovery') END AS reason,
+            THEN coalesce(j ->> 'invalidation_reason', 'conflict with recovery') END AS reason, s.two_phase,
        r.application_name, r.client_addr::text AS address
   FROM pg_catalog.pg_replication_slots s
   CROSS JOIN LATERAL pg_catalog.to_jsonb(s) j
@@ -69,6 +71,7 @@ def find(control: Control, name: str) -> Slot | None:
         reader=" ".join(filter(None, who)),
         status=row["wal_status"],
         reason=row["reason"],
+        two_phase=row["two_phase"],
     )
 
 
@@ -92,6 +95,12 @@ def trouble(slot: Slot, database: str) -> PenstockError | None:
         return SourceSettings(
             f"The slot {name} belongs to database {slot.database!r}, but the dsn names {database!r}.",
             remedy="Set another `slot` in the source's options, or correct the database in the dsn.",
+            slot=name,
+        )
+    if slot.two_phase:
+        return SourceSettings(
+            f"The slot {name} was made for two-phase decoding: it delivers prepared transactions that may still be rolled back.",
+            remedy=f"Make it without: {drop} {creation(name)} Or set another `slot`: penstock takes them when they commit.",
             slot=name,
         )
     if slot.status == "lost" or slot.reason:

@@ -19,7 +19,7 @@ from penstock.errors import (
     from_data,
 )
 from penstock.sources.base import Prepared, Source
-from penstock.sources.postgres import catalog, publication, slot
+from penstock.sources.postgres import catalog, logical_messages, publication, slot
 from penstock.sources.postgres.control import Control
 from penstock.sources.postgres.options import PostgresOptions, default_name
 from penstock.sources.postgres.preflight import Preflight, bad, no_tables, slot_absent
@@ -65,7 +65,8 @@ class PostgresSource(Source):
         """The tables that the flow takes, with their keys, as the catalogue has them now."""
         plan = self._plan()
         sends = plan.found.sends if plan.found else {}
-        return catalog.describe(self._control, plan.takes, {oid: names for oid, names in sends.items() if names is not None})
+        found = catalog.describe(self._control, plan.takes, {oid: names for oid, names in sends.items() if names is not None})
+        return [*found, logical_messages.TABLE] if self.options.emit_messages else found
 
     def prepare(self, journal_end: int | None) -> Prepared:
         """Publication and slot ready for a journal that ends there (None: a new one); idempotent."""
@@ -113,6 +114,9 @@ class PostgresSource(Source):
             "status_interval": self.options.status_interval,
             "heartbeat_interval": self.options.heartbeat_interval,
             "server_version": self._control.version,
+            "streaming": self.options.streaming,
+            "emit_messages": self.options.emit_messages,
+            "origin": self.options.origin,
             "flow": self.flow,
         }
 
