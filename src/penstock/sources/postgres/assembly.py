@@ -27,6 +27,8 @@ SYNC_BYTES = 16 << 20
 
 _HEAD = 30
 """Bytes of a frame before the pgoutput message."""
+_ASIDES = b"NS"
+"""Kinds of frames that belong to the session and not to the stream: notices and changed parameters."""
 
 
 @dataclass
@@ -110,7 +112,7 @@ class Assembly:
                 self._take_shares()
             elif reason == w.BROKEN:
                 raise ProtocolBroken("the server sent bytes that are not the replication protocol")
-            else:
+            elif reason != w.OTHER or not self._cut_aside():
                 break
         if state[w.RUN_END] > state[w.RUN_START]:
             self._append_run()
@@ -358,6 +360,17 @@ class Assembly:
         """Tells the journal which segments open transactions still need."""
         own = self._pieces.slices[0].segment if self._pieces.slices else None
         self._journal.floor = min((n for n in (own, self._streams.oldest_segment) if n is not None), default=0)
+
+    def _cut_aside(self) -> bool:
+        """Takes a whole notice or parameter report out of the stream, in which the server may put them anywhere."""
+        start = self._at
+        following = start + 1 + int.from_bytes(self._buffer[start + 1 : start + 5], "big")
+        if self._buffer[start] not in _ASIDES or following > self._fill:
+            return False
+        # A slice holds the stream's frames only: a warning of the server in one could not be decoded later.
+        self._buffer[start : start + self._fill - following] = self._buffer[following : self._fill]
+        self._fill -= following - start
+        return True
 
     def _note_other(self) -> None:
         start = self._at

@@ -141,6 +141,12 @@ def create(control: Control, name: str, *, failover: bool) -> None:
         ) from error
 
 
+def skip(control: Control, name: str) -> None:
+    """Moves the slot to the server's present end; what lies before is never delivered."""
+    function, here = Identifier("pg_catalog", "pg_replication_slot_advance"), Identifier("pg_catalog", "pg_current_wal_flush_lsn")
+    control.execute(SQL("SELECT {}({}, {}())").format(function, Literal(name), here))
+
+
 def creation(name: str) -> str:
     """The statement by which an operator makes the slot by hand."""
     return f"SELECT pg_create_logical_replication_slot({Literal(name).as_string(None)}, 'pgoutput');"

@@ -86,7 +86,7 @@ class PostgresSource(Source):
         if self.options.validate_replication:
             self._refuse_problems(plan)
         self._prepare_publication(plan)
-        position = self._prepare_slot(found)
+        position = self._prepare_slot(found, follows=plan.found is None)
         if journal_end is not None and position > journal_end:
             raise SourceGap(
                 f"The slot {self.slot} stands at {format_lsn(position)}, beyond the journal's end {format_lsn(journal_end)}.",
@@ -155,7 +155,9 @@ class PostgresSource(Source):
         else:
             self._control.execute(publication.creation(self.publication, self.flow, plan.missing))
 
-    def _prepare_slot(self, found: slot.Slot | None) -> int:
+    def _prepare_slot(self, found: slot.Slot | None, *, follows: bool) -> int:
+        """Where the slot stands; `follows` says that the publication was made just now, after a slot that is already there."""
+        existed = found is not None
         if found is None:
             if not self.options.create_slot:
                 raise slot_absent(self.slot)
@@ -166,6 +168,10 @@ class PostgresSource(Source):
         trouble = slot.trouble(found, self._control.database) if found is not None else None
         if trouble is not None:
             raise trouble
+        if follows and self.options.ensure_publication and existed:
+            # Before 18 a server fails at every change that is older than the publication; none of them could be delivered.
+            slot.skip(self._control, self.slot)
+            found = slot.find(self._control, self.slot)
         if found is None or found.confirmed is None:
             raise SlotMissing(f"The slot {self.slot} vanished while the flow was being prepared.", slot=self.slot)
         return found.confirmed
