@@ -48,8 +48,11 @@ class Source(ABC):
         self.options = options
 
     @abstractmethod
-    def check(self) -> list[Finding]:
-        """Everything that stands in the way, at once, each with the SQL that mends it; changes nothing."""
+    def check(self, journal_end: int | None = None) -> list[Finding]:
+        """Everything that stands in the way of a flow whose journal ends there (None: it has none), each with what mends it.
+
+        Changes nothing. A finding that is good and has a remedy is advice: the flow runs without it.
+        """
 
     @abstractmethod
     def discover(self) -> list[TableSchema]:
