@@ -104,6 +104,14 @@ def read_header(directory: Path, number: int) -> Note | None:
     return None
 
 
+def journal_mark(directory: Path) -> int | None:
+    """Up to where the journal is complete as its index has it; None where there is no journal."""
+    for number in reversed(segment_numbers(directory)):
+        if marks := [note.mark for note in _notes(directory, number)]:
+            return max(marks)
+    return None
+
+
 def read_slices(directory: Path, number: int) -> Iterator[Slice]:
     """The slices that a segment's index makes visible."""
     for note in _notes(directory, number):

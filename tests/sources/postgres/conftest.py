@@ -1,8 +1,7 @@
-"""Sources on the test's database, and a role that may log in and nothing else."""
+"""Sources on the test's database."""
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,12 +27,3 @@ def make(database: Database) -> Iterator[Maker]:
     yield source
     for one in made:
         one.close()
-
-
-@pytest.fixture
-def role(database: Database) -> Iterator[str]:
-    """A role that may log in and nothing else."""
-    name = f"low_{uuid.uuid4().hex[:8]}"
-    database.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'x'; GRANT ALL ON SCHEMA public TO {name}")
-    yield name
-    database.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")

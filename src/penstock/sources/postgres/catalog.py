@@ -145,6 +145,12 @@ def unmatched(control: Control, options: PostgresOptions, found: Sequence[Table]
     return [(option, pattern, _reason(option, pattern, others)) for option, pattern in missing]
 
 
+def reasons(control: Control, words: Sequence[str]) -> dict[str, str]:
+    """Why each name or pattern fits no table, where a relation of that name exists that cannot be published."""
+    others = control.rows(_UNPUBLISHABLE)
+    return {word: _reason("publication_tables", word, others) for word in words}
+
+
 def describe(control: Control, found: Sequence[Table], published: dict[int, frozenset[str]]) -> list[TableSchema]:
     """Schemas of the tables with the columns the stream has: those `published` names, else all that are not generated."""
     columns: dict[int, list[Column]] = {}

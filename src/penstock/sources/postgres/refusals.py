@@ -12,10 +12,12 @@ from penstock.errors import (
     IdentityMissing,
     PenstockError,
     PublicationMissing,
+    SlotInUse,
     SlotMissing,
     SourceGap,
     SourceRights,
     TablesMissing,
+    from_data,
 )
 from penstock.sources.postgres import publication, slot
 from penstock.sources.postgres.catalog import Table
@@ -37,6 +39,16 @@ def not_owner(found: publication.Publication, what: str, statement: str, role: s
     return SourceRights(
         f"The publication {found.name} {what} belongs to {found.owner}.",
         remedy=f"{statement} as {found.owner}, or GRANT {Identifier(found.owner).as_string(None)} TO {role};",
+    )
+
+
+def slot_busy(name: str, pid: int | None, reader: str) -> SlotInUse:
+    """The refusal to remove a slot that somebody reads from."""
+    return SlotInUse(
+        f"The slot {name} is being read by process {pid}{f' ({reader})' if reader else ''}.",
+        remedy="Stop the worker that reads it first: SIGTERM or Ctrl-C ends it in order.",
+        slot=name,
+        pid=pid or 0,
     )
 
 
@@ -94,6 +106,30 @@ def identity_missing(table: Table, plan: Plan) -> IdentityMissing:
         remedy=publication.text(*fix) + key,
         table=table.qualified,
     )
+
+
+def identities_missing(tables: Sequence[Table], plan: Plan) -> IdentityMissing:
+    """The refusal of all tables that cannot be published as they are, with the statements for every one of them."""
+    found = [identity_missing(t, plan) for t in tables]
+    if len(found) == 1:
+        return found[0]
+    message = f"{len(found)} tables would lose their own UPDATE and DELETE: {names(tables)} have no replica identity."
+    return IdentityMissing(message, remedy=" ".join(f.remedy.partition(" Or give")[0] for f in found))
+
+
+def refuse(findings: Sequence[Finding], plan: Plan) -> None:
+    """Raises the first bad finding, saying how many more there are; nothing when all are good."""
+    # A table that others have published without an identity is their decision; doctor shows it.
+    published = {f"table {t.qualified}" for t in plan.takes if plan.found and t.oid in plan.found.sends}
+    problems = [f for f in findings if not f.ok and f.subject not in published]
+    if not problems:
+        return
+    first, others = problems[0], len(problems) - 1
+    message = first.detail
+    if others:
+        noun = "problem stands" if others == 1 else "problems stand"
+        message += f" {others} more {noun} in the way: `penstock doctor --flow FILE` lists all."
+    raise from_data({"code": first.code, "message": message, "remedy": first.remedy})
 
 
 def count(tables: Sequence[Table]) -> str:

@@ -14,15 +14,15 @@ from penstock.errors import (
     SourceDatabaseMissing,
     SourceFailed,
     SourceRefused,
-    from_data,
 )
-from penstock.sources.base import Prepared, Source
+from penstock.sources.base import Belonging, Prepared, Source
 from penstock.sources.postgres import catalog, publication, slot
+from penstock.sources.postgres.belongings import Belongings
 from penstock.sources.postgres.control import Control
 from penstock.sources.postgres.options import PostgresOptions, default_name
 from penstock.sources.postgres.preflight import Preflight
 from penstock.sources.postgres.publication import Plan
-from penstock.sources.postgres.refusals import bad, no_tables, publication_gone, slot_absent, slot_ahead, slot_gone
+from penstock.sources.postgres.refusals import bad, no_tables, publication_gone, refuse, slot_absent, slot_ahead, slot_gone
 from penstock.sources.postgres.state import StateTable
 
 _HEAD = """
@@ -108,9 +108,20 @@ class PostgresSource(Source):
             "flow": self.flow,
         }
 
+    def belongings(self) -> list[Belonging]:
+        """What the flow has made or uses on the server; changes nothing."""
+        return self._belongings().look()
+
+    def drop(self) -> list[Belonging]:
+        """Removes the slot, the publication and the record that the flow has made, and nothing else; idempotent."""
+        return self._belongings().drop()
+
     def close(self) -> None:
         """Gives back the control connection."""
         self._control.close()
+
+    def _belongings(self) -> Belongings:
+        return Belongings(self._control, self.flow, self._state, self.slot, self.publication)
 
     def _plan(self) -> Plan:
         return publication.plan(self._control, self.options, self.publication, self.flow)
@@ -121,17 +132,7 @@ class PostgresSource(Source):
     def _refuse_problems(self, plan: Plan) -> None:
         preflight = self._preflight()
         findings = [*preflight.server(), *preflight.tables(plan), *preflight.publishing(plan)]
-        # A table that others have published without an identity is their decision; doctor shows it.
-        published = {f"table {t.qualified}" for t in plan.takes if plan.found and t.oid in plan.found.sends}
-        problems = [f for f in findings if not f.ok and f.subject not in published]
-        if not problems:
-            return
-        first, others = problems[0], len(problems) - 1
-        message = first.detail
-        if others:
-            noun = "problem stands" if others == 1 else "problems stand"
-            message += f" {others} more {noun} in the way: `penstock doctor --flow FILE` lists all."
-        raise from_data({"code": first.code, "message": message, "remedy": first.remedy})
+        refuse(findings, plan)
 
     def _prepare_publication(self, plan: Plan) -> None:
         if not plan.takes or (plan.surplus and not plan.asked):
