@@ -115,6 +115,15 @@ def _fresh_database(server: EmbeddedPostgres) -> Iterator[Database]:
     server.run(f"DROP DATABASE {name} WITH (FORCE)")
 
 
+@pytest.fixture
+def role(database: Database) -> Iterator[str]:
+    """A role that may log in and nothing else."""
+    name = f"low_{uuid.uuid4().hex[:8]}"
+    database.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'x'; GRANT ALL ON SCHEMA public TO {name}")
+    yield name
+    database.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
+
+
 @pytest.fixture(scope="session")
 def spark(penstock_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkHost]:
     """A Spark that all tests of this process share; it starts when a test first asks it for its session."""

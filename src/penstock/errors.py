@@ -144,7 +144,10 @@ class FlowRunning(FlowError):
     """Another worker runs this flow from the same state directory."""
 
     code = "flow_running"
-    default_remedy = "Stop the other worker of this flow, or give this one a --state directory of its own."
+    default_remedy = (
+        "Stop that process (SIGTERM ends it in order), or leave it running: `penstock slot show --flow FILE` says how far it is. "
+        "A second flow beside it needs a name of its own."
+    )
 
 
 class FlowChanged(FlowError):
@@ -244,14 +247,20 @@ class SlotMissing(SourceError):
     """The slot is gone although the flow has already read from it."""
 
     code = "slot_missing"
-    default_remedy = "Changes since the journal's end are lost with the slot: recreate the flow's state and load it again."
+    default_remedy = (
+        "What changed since then can no longer be had; `penstock slot list --flow FILE` shows the slots there are. "
+        "`penstock flow cleanup FILE --remove-state` makes the flow forget its place, and its next start begins anew."
+    )
 
 
 class SlotLost(SourceError):
     """The server has removed WAL that the slot needs."""
 
     code = "slot_lost"
-    default_remedy = "Drop the slot, raise max_slot_wal_keep_size, recreate the flow's state and load it again."
+    default_remedy = (
+        "`penstock slot drop --flow FILE`, then `penstock flow cleanup FILE --remove-state`: the next start makes a new slot. "
+        "Raise max_slot_wal_keep_size, so that it does not happen again."
+    )
 
 
 class SourceGap(SourceError):

@@ -23,6 +23,14 @@ StateOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Answer with JSON for programs.")]
 
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def confirm(question: str) -> None:
+    """Goes on only after a yes; without anybody to answer the command ends with 1 and nothing done."""
+    # On stderr: stdout may be read by a program.
+    typer.confirm(question, abort=True, err=True)
+
 
 def state_directory(given: Path | None) -> Path:
     """The state directory: the option, else PENSTOCK_HOME, else ~/.penstock."""

@@ -1,15 +1,22 @@
-"""`penstock flow`: flow files."""
+"""`penstock flow`: flow files, and the end of a flow."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.files import JsonOption
+from penstock.cli.files import JsonOption, StateOption, YesOption, confirm, running_flow, state_directory
 from penstock.cli.screen import Screen
+from penstock.core.options import format_size
 from penstock.errors import FlowInvalid
+
+if TYPE_CHECKING:
+    from penstock.control.cleanup import LocalState
+    from penstock.sources.base import Belonging
 
 app = typer.Typer(help="Flow files.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -50,3 +57,82 @@ def validate_file(
             screen.line(f"  note: {note.path}: {note.message}")
     if problems:
         raise typer.Exit(2)
+
+
+@app.command("cleanup")
+def cleanup(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The flow file, YAML or JSON.")],
+    state: StateOption = None,
+    remove_state: Annotated[
+        bool, typer.Option("--remove-state", help="Also remove the flow's journal, ledger rows and staged files here.")
+    ] = False,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove what the flow has made on the server (slot, publication, its record) and nothing else.
+
+    Refused while a worker runs the flow. What others have made stays. Destinations are not touched.
+    """
+    from penstock.control.cleanup import Cleanup
+
+    flow = running_flow(file)
+    with Cleanup(flow, state_directory(state)) as work:
+        found, local = work.look()
+        going, staying = [one for one in found if one.made], [one for one in found if not one.made]
+        something = bool(going) or (remove_state and bool(local))
+        if something and not yes:
+            _announce(Screen(sys.stderr), flow.name, going, staying, local, remove_state)
+            confirm(f"Remove what flow {flow.name} has made?")
+        removed = work.run(remove_state=remove_state) if something else []
+    screen = Screen()
+    if as_json:
+        kept = [{"kind": one.kind, "name": one.name, "why": one.note} for one in staying]
+        answer = {"flow": flow.name, "removed": [{"kind": one.kind, "name": one.name} for one in removed], "stays": kept}
+        screen.data({**answer, "local_state": {**_local_data(local), "removed": remove_state and bool(local)}})
+        return
+    for one in removed:
+        screen.line(f"{one.kind} {one.name} removed", "green")
+    if not something:
+        screen.line(f"{flow.name}: nothing to do on the server")
+    _remaining(screen, staying, local, remove_state)
+
+
+def _announce(
+    screen: Screen, name: str, going: Sequence[Belonging], staying: Sequence[Belonging], local: LocalState, remove_state: bool
+) -> None:
+    screen.line(f"flow {name}", "bold")
+    for one in going:
+        screen.line(f"  - {one.kind} {one.name}", "yellow")
+    if any(one.kind == "slot" for one in going):
+        screen.line("  what the slot has not delivered yet is lost with it")
+    _remaining(screen, staying, local, remove_state, future=True)
+
+
+def _remaining(
+    screen: Screen, staying: Sequence[Belonging], local: LocalState, remove_state: bool, *, future: bool = False
+) -> None:
+    for one in staying:
+        screen.line(f"  {one.kind} {one.name} stays: {one.note}")
+    if not local:
+        return
+    if remove_state:
+        screen.line(
+            f"  local state {'will be ' if future else ''}removed: {_local_words(local)}", "yellow" if future else "green"
+        )
+    else:
+        screen.line(f"  local state stays (--remove-state removes it): {_local_words(local)}")
+
+
+def _local_words(local: LocalState) -> str:
+    words = [f"journal {local.journal}, {format_size(local.journal_bytes)}"] if local.journal else []
+    words += [f"rows of {local.ledger}"] if local.ledger else []
+    return "; ".join([*words, *map(str, local.directories)])
+
+
+def _local_data(local: LocalState) -> dict[str, Any]:
+    return {
+        "journal": str(local.journal) if local.journal else None,
+        "journal_bytes": local.journal_bytes,
+        "ledger": str(local.ledger) if local.ledger else None,
+        "directories": [str(path) for path in local.directories],
+    }

@@ -60,11 +60,11 @@ class Screen:
 
     def finding(self, finding: Finding) -> None:
         """One line of a check, and the remedy of a bad one below it."""
-        sign, style = ("✓", "green") if finding.ok else ("✗", "red")
+        sign = "✗" if not finding.ok else "!" if finding.remedy else "✓"
         code = f" [{finding.code}]" if finding.code else ""
         detail = f": {finding.detail}" if finding.detail else ""
-        self.line(f"  {sign} {finding.subject}{detail}{code}", style if not finding.ok else "")
-        if not finding.ok and finding.remedy:
+        self.line(f"  {sign} {finding.subject}{detail}{code}", "red" if not finding.ok else "")
+        if finding.remedy:
             self.line(f"      → {finding.remedy}", "yellow")
 
     def problem(self, problem: Problem) -> None:

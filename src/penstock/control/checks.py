@@ -17,7 +17,10 @@ from penstock.core.schema import TableSchema
 from penstock.core.secret import mask
 from penstock.destinations.base import Destination, DestinationOptions, Place
 from penstock.embedded.java import find_java
+from penstock.engine.places import journal_directory, ledger_path, staging_directory
 from penstock.errors import LedgerUnusable, PenstockError, TableWithoutKey
+from penstock.journal.reader import journal_mark
+from penstock.ledger.ledger import Ledger
 from penstock.sources.base import Source
 
 
@@ -43,7 +46,7 @@ def examine(flow: Flow, state: Path) -> Iterator[Group]:
 
     def look() -> list[Finding]:
         source.append(source_card.load("source")(flow.name, source_card.options.model_validate(flow.source.options)))
-        return source[0].check()
+        return source[0].check(_journal_end(flow, state))
 
     found = _guarded(flow.source.type, look)
     if source:
@@ -58,9 +61,22 @@ def examine(flow: Flow, state: Path) -> Iterator[Group]:
         yield Group(f"destination {use.name} ({use.type})", tuple(_masked([*checked, *_keys(use, tables)])))
 
 
+def _journal_end(flow: Flow, state: Path) -> int | None:
+    """Where the flow's journal ends, or how far its destinations have come; None for a flow that has never run here."""
+    end = journal_mark(journal_directory(flow, state))
+    path = ledger_path(state)
+    if end is not None or not path.exists():
+        return end
+    ledger = Ledger(path)
+    try:
+        return max(ledger.checkpoints(flow.name).values(), default=None)
+    finally:
+        ledger.close()
+
+
 def _destination(flow: Flow, use: DestinationUse, state: Path) -> list[Finding]:
     card = find("destination", use.type)
-    place = Place(flow.name, use.name, state / "staging" / flow.name / use.name)
+    place = Place(flow.name, use.name, staging_directory(flow, state) / use.name)
     destination: Destination = card.load("destination")(place, card.options.model_validate(use.options))
     try:
         return destination.check()

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check saw; `remedy` is the SQL or the sentence that mends a bad one, `code` the error it would become."""
+    """What a check saw; `remedy` is the SQL or the sentence that mends a bad one, `code` the error it would become.
+
+    A good one with a remedy is advice: it stands in nobody's way and could be better.
+    """
 
     subject: str
     ok: bool

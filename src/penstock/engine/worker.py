@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import os
 import threading
 import time
@@ -21,12 +20,13 @@ from penstock.destinations.base import Destination, Place
 from penstock.engine.acknowledgement import allowed
 from penstock.engine.lanes import Lanes
 from penstock.engine.loop import DestinationLoop
+from penstock.engine.places import hold, journal_directory, ledger_path, run_directory, staging_directory
 from penstock.engine.planner import Limits
 from penstock.engine.session import SparkHost
 from penstock.engine.status import DestinationStatus, WorkerStatus
 from penstock.engine.supervisor import CaptureSupervisor
 from penstock.engine.switchboard import Switchboard
-from penstock.errors import FlowRunning, LedgerUnusable, PenstockError, TableWithoutKey, from_data
+from penstock.errors import PenstockError, TableWithoutKey, from_data
 from penstock.journal.reader import read_header
 from penstock.journal.retention import journal_size, trim
 from penstock.journal.segment import segment_numbers
@@ -46,8 +46,8 @@ class Worker:
     def __init__(self, flow: Flow, state: Path, *, master: str | None = None) -> None:
         self.flow = flow
         self.state = state
-        self._journal = Path(flow.config.journal.url) if flow.config.journal.url else state / "journal" / flow.name
-        self._host = SparkHost(state / "run" / flow.name, master)
+        self._journal = journal_directory(flow, state)
+        self._host = SparkHost(run_directory(flow, state), master)
         self._stopping = threading.Event()
         self._news = threading.Event()
         self._loops: list[DestinationLoop] = []
@@ -67,7 +67,7 @@ class Worker:
 
         Raises the error that ended the flow or, after everything else is done, that of a destination that failed.
         """
-        lock = _lock(self.state, self.flow.name)
+        lock = hold(self.state, self.flow.name)
         outcome: tuple[str, str | None] = ("stopped", None)
         try:
             self._start()
@@ -110,7 +110,7 @@ class Worker:
 
     def _start(self) -> None:
         os.environ.setdefault("NUMBA_CACHE_DIR", str(_numba_cache()))
-        self._ledger = Ledger(self.state / "ledger.db")
+        self._ledger = Ledger(ledger_path(self.state))
         self._destinations = [(use, self._destination(use)) for use in self.flow.destinations]
         self._check_destinations()
         supervisor = CaptureSupervisor(self._source, self.flow.source.type, self._journal, self._appended)
@@ -143,7 +143,7 @@ class Worker:
         return found
 
     def _place(self, use: DestinationUse) -> Place:
-        return Place(self.flow.name, use.name, self.state / "staging" / self.flow.name / use.name)
+        return Place(self.flow.name, use.name, staging_directory(self.flow, self.state) / use.name)
 
     def _check_destinations(self) -> None:
         """Refuses to start when a destination cannot work as it is set up, or none can at all."""
@@ -318,21 +318,3 @@ def _numba_cache() -> Path:
     from penstock.embedded.cache import cache_directory
 
     return cache_directory("numba")
-
-
-def _lock(state: Path, flow: str) -> int:
-    """Makes this process the only one that runs the flow from this state directory."""
-    try:
-        state.mkdir(parents=True, exist_ok=True, mode=0o700)
-        file = os.open(state / f"{flow}.lock", os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError as error:
-        raise LedgerUnusable(f"the state directory {state} cannot be used: {error.strerror}") from error
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.read(file, 32).decode(errors="replace").strip()
-        os.close(file)
-        raise FlowRunning(f"flow {flow} is already run by process {holder or '?'} from {state}", flow=flow) from None
-    os.truncate(file, 0)
-    os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
-    return file

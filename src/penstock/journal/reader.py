@@ -104,6 +104,14 @@ def read_header(directory: Path, number: int) -> Note | None:
     return None
 
 
+def journal_mark(directory: Path) -> int | None:
+    """Up to where the journal is complete as its index has it; None where there is no journal."""
+    for number in reversed(segment_numbers(directory)):
+        if marks := [note.mark for note in read_notes(directory, number)]:
+            return max(marks)
+    return None
+
+
 def read_notes(directory: Path, number: int) -> Iterator[Note]:
     """The notes of a segment's index, its header first."""
     try:

@@ -79,6 +79,22 @@ class Ledger:
             found: str | None = c.scalar(sa.text("select identity from flows where name = :n"), {"n": flow})
             return found
 
+    def checkpoints(self, flow: str) -> dict[str, int]:
+        """How far each destination of the flow has come."""
+        with self._database.transaction() as c:
+            rows = c.execute(sa.text("select destination, position from checkpoints where flow = :f"), {"f": flow}).all()
+            return {row.destination: int(row.position) for row in rows}
+
+    def forget(self, flow: str) -> None:
+        """Removes every row of the flow: its next start is its first. A worker that still runs it is fenced."""
+        with self._database.transaction() as c:
+            for statement in (
+                "delete from epochs where flow = :f",
+                "delete from checkpoints where flow = :f",
+                "delete from flows where name = :f",
+            ):
+                c.execute(sa.text(statement), {"f": flow})
+
     def checkpoint(self, flow: str, destination: str) -> Checkpoint | None:
         """How far a destination has come; None when it has not begun."""
         with self._database.transaction() as c:

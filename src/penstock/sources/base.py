@@ -4,7 +4,8 @@ Who calls, when, and what may run twice
 ---------------------------------------
 `Source` lives in the worker (driver). `check` and `discover` only look. `prepare` makes what the flow needs on the server
 (publication, slot) if the options allow, and verifies that the slot can continue where the journal ends; it may run any
-number of times and creates nothing twice. `head` and `confirmed` ask the server and are cheap enough to be called once a
+number of times and creates nothing twice. `belongings` lists what the flow has there, and `drop` removes what it has
+made, when the flow is given up. `head` and `confirmed` ask the server and are cheap enough to be called once a
 second.
 
 `Capture` runs in a child process of the worker, made there from the plain data that `Source.recipe` returned. `run` reads
@@ -25,6 +26,7 @@ from typing import Any
 from penstock.core.batch import Batch
 from penstock.core.finding import Finding
 from penstock.core.schema import TableSchema
+from penstock.errors import PenstockError
 from penstock.journal.reader import SliceReader
 from penstock.journal.record import Slice
 from penstock.journal.writer import JournalWriter
@@ -40,6 +42,20 @@ class Prepared:
     """Position from which the slot delivers when the journal is empty."""
 
 
+@dataclass(frozen=True)
+class Belonging:
+    """Something on the server that a flow has made or uses."""
+
+    kind: str
+    name: str
+    made: bool
+    """Whether the flow has made it, so that it goes with the flow."""
+    note: str = ""
+    """Why it stays, if it does."""
+    blocked: PenstockError | None = None
+    """Why it cannot go now."""
+
+
 class Source(ABC):
     """Driver half; `flow` is the flow's name, from which slot and publication get theirs."""
 
@@ -48,8 +64,11 @@ class Source(ABC):
         self.options = options
 
     @abstractmethod
-    def check(self) -> list[Finding]:
-        """Everything that stands in the way, at once, each with the SQL that mends it; changes nothing."""
+    def check(self, journal_end: int | None = None) -> list[Finding]:
+        """Everything that stands in the way of a flow whose journal ends there (None: it has none), each with what mends it.
+
+        Changes nothing. A finding that is good and has a remedy is advice: the flow runs without it.
+        """
 
     @abstractmethod
     def discover(self) -> list[TableSchema]:
@@ -73,6 +92,17 @@ class Source(ABC):
     @abstractmethod
     def recipe(self) -> dict[str, Any]:
         """Plain data from which the capture process makes its `Capture`."""
+
+    def belongings(self) -> list[Belonging]:
+        """What the flow has made or uses on the server; changes nothing."""
+        return []
+
+    def drop(self) -> list[Belonging]:
+        """Removes what the flow has made on the server and nothing else; returns what went. Idempotent.
+
+        Raises what is in the way, a reader of the slot for instance, before anything is removed.
+        """
+        return []
 
     def close(self) -> None:
         """Gives back connections."""

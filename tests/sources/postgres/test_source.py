@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Iterator
-from typing import Any
-
 import pytest
 
-from penstock.core.finding import Finding
 from penstock.core.position import format_lsn
 from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.errors import (
@@ -31,44 +26,9 @@ from penstock.sources.postgres.options import PostgresOptions, default_name
 from penstock.sources.postgres.source import PostgresSource
 from penstock.sources.postgres.wire import ReplicationConnection
 from tests.conftest import Database
+from tests.sources.postgres.roles import Maker, bad, login
 
 WEIRD = '"We""ird; table"'
-
-
-Maker = Callable[..., PostgresSource]
-
-
-@pytest.fixture
-def make(database: Database) -> Iterator[Maker]:
-    """Sources of the flow `shop` on the test's database, closed afterwards."""
-    made: list[PostgresSource] = []
-
-    def source(**options: Any) -> PostgresSource:
-        # Slots belong to the server, not to the database: tests that run side by side must not meet in one.
-        options = {"dsn": database.dsn, "slot": f"s_{database.name}", **options}
-        made.append(PostgresSource("shop", PostgresOptions(**options)))
-        return made[-1]
-
-    yield source
-    for one in made:
-        one.close()
-
-
-@pytest.fixture
-def role(database: Database) -> Iterator[str]:
-    """A role that may log in and nothing else."""
-    name = f"low_{uuid.uuid4().hex[:8]}"
-    database.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'x'; GRANT ALL ON SCHEMA public TO {name}")
-    yield name
-    database.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
-
-
-def login(database: Database, role: str) -> str:
-    return database.server.dsn(database.name, user=role, password="x")
-
-
-def bad(findings: list[Finding]) -> list[Finding]:
-    return [f for f in findings if not f.ok]
 
 
 def test_a_sound_database_has_no_bad_finding(database: Database, make: Maker) -> None:

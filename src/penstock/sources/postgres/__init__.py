@@ -13,6 +13,8 @@ CARD = Card(
     parts={
         "source": "penstock.sources.postgres.source:PostgresSource",
         "capture": "penstock.sources.postgres.capture:PostgresCapture",
+        "publication": "penstock.sources.postgres.publishing:Publishing",
+        "slots": "penstock.sources.postgres.slots:Slots",
         "decoder": "penstock.sources.postgres.decoder:PostgresDecoder",
     },
     capabilities={

@@ -15,6 +15,9 @@ from penstock.sources.postgres.control import Control
 from penstock.sources.postgres.options import PostgresOptions
 from penstock.sources.postgres.types import arrow_type, native_name
 
+STATE_MARK = "penstock: what each flow owns on this server"
+"""The comment on a state table, and on its schema, that penstock itself has made."""
+
 
 @dataclass(frozen=True)
 class Table:
@@ -39,6 +42,8 @@ class Table:
     """The table itself, or those of its partitions, that have no usable replica identity."""
     unique_index: str | None
     """An index that could become the replica identity."""
+    is_state: bool
+    """Whether it is a state table of penstock's own, which no flow takes by itself."""
 
     @property
     def qualified(self) -> str:
@@ -57,6 +62,7 @@ SELECT c.oid::bigint AS oid, n.nspname AS schema, c.relname AS name, c.relreplid
        (SELECT r.rolsuper FROM pg_catalog.pg_roles r WHERE r.oid = c.relowner) AS of_superuser,
        EXISTS (SELECT FROM pg_catalog.pg_depend d WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass
                AND d.objid = c.oid AND d.deptype = 'e') AS from_extension, NOT c.relispartition AS is_root,
+       coalesce(pg_catalog.obj_description(c.oid, 'pg_class') = %(state)s, false) AS is_state,
        i.primary_columns, i.identity_columns, i.unique_index,
        (SELECT pg_catalog.array_agg(ARRAY[pn.nspname, p.relname]::text[] ORDER BY pn.nspname, p.relname)
           FROM pg_catalog.pg_class p
@@ -112,12 +118,14 @@ SELECT n.nspname AS schema, c.relname AS name,
 
 def tables(control: Control) -> list[Table]:
     """Every permanent table of the database, partitions included, ordered by name."""
-    return [_table(row) for row in control.rows(_TABLES)]
+    return [_table(row) for row in control.rows(_TABLES, {"state": STATE_MARK})]
 
 
 def wanted(options: PostgresOptions, found: Iterable[Table]) -> list[Table]:
     """The root tables that the options ask for; without patterns all that do not come with an extension."""
     names, schemas = options.publication_tables, options.publication_schemas
+    state = (options.state_schema, options.state_table)
+    found = [t for t in found if not t.is_state and (t.schema, t.name) != state]
     if not names and not schemas:
         return [t for t in found if t.is_root and not t.from_extension]
     return [t for t in found if t.is_root and _asked(names, schemas, t.schema, t.name)]
@@ -135,6 +143,12 @@ def unmatched(control: Control, options: PostgresOptions, found: Sequence[Table]
         return []
     others = control.rows(_UNPUBLISHABLE)
     return [(option, pattern, _reason(option, pattern, others)) for option, pattern in missing]
+
+
+def reasons(control: Control, words: Sequence[str]) -> dict[str, str]:
+    """Why each name or pattern fits no table, where a relation of that name exists that cannot be published."""
+    others = control.rows(_UNPUBLISHABLE)
+    return {word: _reason("publication_tables", word, others) for word in words}
 
 
 def describe(control: Control, found: Sequence[Table], published: dict[int, frozenset[str]]) -> list[TableSchema]:
@@ -187,4 +201,5 @@ def _table(row: dict[str, Any]) -> Table:
         key=tuple(key or ()),
         silent=tuple((schema, name) for schema, name in row["silent"] or ()),
         unique_index=row["unique_index"],
+        is_state=row["is_state"],
     )

@@ -66,7 +66,7 @@ class Control:
         with self._lock, self._translated():
             return self._open().info.user
 
-    def rows(self, sql: LiteralString, values: Mapping[str, Any] | None = None) -> list[Row]:
+    def rows(self, sql: LiteralString | Composed, values: Mapping[str, Any] | None = None) -> list[Row]:
         """The rows of a query; asked once more when a kept connection turns out to be lost."""
         with self._lock, self._translated():
             kept = self._connection is not None and not self._connection.closed

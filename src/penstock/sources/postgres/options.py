@@ -38,6 +38,10 @@ class PostgresOptions(Options):
     """Patterns of tables to publish (public.orders, sales.*); without these and schemas: all user tables, named one by one."""
     publication_schemas: tuple[str, ...] = ()
     """Patterns of schemas whose tables are published."""
+    sync_publication: bool = False
+    """Whether an existing publication is brought in line with the patterns at every start, also one that others have made."""
+    sync_publication_mode: Literal["add", "sync"] = "add"
+    """What bringing in line means: add what is missing, or sync, which also drops tables that the patterns do not name."""
     validate_replication: bool = True
     """Whether a start is refused when a setting, a right or a replica identity stands in the way, before anything is touched."""
     status_interval: Duration = 10.0
@@ -53,6 +57,12 @@ class PostgresOptions(Options):
     """Which changes to take by origin: any, or only those that no replication brought here (PostgreSQL 16 and newer)."""
     failover: bool = True
     """Whether a new slot is kept on standbys too (PostgreSQL 17 and newer)."""
+    ensure_state: bool = True
+    """Whether the flow records on the server what it has made there, for audit and `penstock flow cleanup`."""
+    state_schema: Annotated[str, Field(min_length=1, max_length=NAME_BYTES)] = "penstock"
+    """Schema of the state table; made when it is missing."""
+    state_table: Annotated[str, Field(min_length=1, max_length=NAME_BYTES)] = "source_state"
+    """The state table; it is never published by the flow."""
 
     _intervals = field_validator("status_interval", "heartbeat_interval")(_at_least_a_second)
 
@@ -71,7 +81,7 @@ class PostgresOptions(Options):
             raise ValueError("is not a connection string: postgresql://user@host:5432/database, or key=value pairs") from None
         return value
 
-    @field_validator("publication")
+    @field_validator("publication", "state_schema", "state_table")
     @classmethod
     def _fits(cls, value: str | None) -> str | None:
         if value is not None and len(value.encode()) > NAME_BYTES:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from psycopg.sql import SQL, Identifier
+from psycopg.sql import Identifier
 
 from penstock.core.finding import Finding
 from penstock.errors import (
-    IdentityMissing,
     PenstockError,
     PublicationMissing,
     SlotInUse,
-    SlotMissing,
     SourceRights,
     SourceSettings,
     TablesMissing,
@@ -22,6 +20,19 @@ from penstock.sources.postgres.catalog import Table
 from penstock.sources.postgres.control import Control, application_name
 from penstock.sources.postgres.options import PostgresOptions
 from penstock.sources.postgres.publication import Plan
+from penstock.sources.postgres.refusals import (
+    bad,
+    count,
+    identity_missing,
+    names,
+    no_tables,
+    not_owner,
+    publication_gone,
+    slot_absent,
+    slot_ahead,
+    slot_gone,
+)
+from penstock.sources.postgres.state import StateTable
 
 OLDEST = 140000
 STANDBY_SINCE = 160000
@@ -92,33 +103,39 @@ class Preflight:
         if not plan.takes and not unmatched:
             yield bad("tables", no_tables())
         if plan.takes:
-            yield Finding("tables", True, f"{_count(plan.takes)}: {_names(plan.takes)}")
+            yield Finding("tables", True, f"{count(plan.takes)}: {names(plan.takes)}")
         if plan.found is not None and not plan.found.sends_updates:
             return
         silent = [t for t in plan.takes if t.silent]
         yield from (bad(f"table {t.qualified}", identity_missing(t, plan)) for t in silent)
         if plan.takes and not silent:
-            yield Finding("replica identity", True, f"every row of {_count(plan.takes)} can be identified")
+            yield Finding("replica identity", True, f"every row of {count(plan.takes)} can be identified")
 
-    def publishing(self, plan: Plan) -> Iterator[Finding]:
-        """Whether the publication is there, or can be made or completed."""
+    def publishing(self, plan: Plan, journal_end: int | None = None) -> Iterator[Finding]:
+        """Whether the publication is there, or can be made or completed; a flow with a journal cannot do without it."""
         subject = f"publication {self._publication}"
         problems = list(self._publishing_problems(plan))
         yield from (bad(subject, problem) for problem in problems)
         if problems:
             return
-        if plan.found is None and plan.missing:
-            yield Finding(subject, True, f"will be created for {_count(plan.missing)}")
+        if plan.found is None and plan.missing and journal_end is not None:
+            yield bad(subject, publication_gone(self._publication))
+        elif plan.found is None and plan.missing:
+            yield Finding(subject, True, f"will be created for {count(plan.missing)}")
         elif plan.found is None:
             return
-        elif plan.missing:
-            yield Finding(subject, True, f"exists, and will get {_count(plan.missing)} more: {_names(plan.missing)}")
+        elif plan.missing or plan.surplus:
+            more = [f"get {count(plan.missing)} more: {names(plan.missing)}"] if plan.missing else []
+            less = [f"lose {count(plan.surplus)}: {names(plan.surplus)}"] if plan.surplus else []
+            yield Finding(subject, True, f"exists, and will {' and will '.join([*more, *less])}")
         else:
-            yield Finding(subject, True, f"publishes {_count(plan.takes)}")
+            yield Finding(subject, True, f"publishes {count(plan.takes)}{self._beyond(plan)}")
 
-    def slot(self) -> Finding:
-        """Whether the slot is there and free, or can be made."""
+    def slot(self, journal_end: int | None = None) -> Finding:
+        """Whether the slot is there and free, and continues the journal, or can be made when there is no journal yet."""
         subject, found = f"slot {self._slot}", slot.find(self._control, self._slot)
+        if found is None and journal_end is not None:
+            return bad(subject, slot_gone(self._slot, journal_end))
         if found is None:
             if self._options.create_slot:
                 return Finding(subject, True, "will be created")
@@ -128,7 +145,29 @@ class Preflight:
             return Finding(subject, True, f"is being read by a worker of this flow (process {found.active_pid})")
         if trouble is not None:
             return bad(subject, trouble)
+        if journal_end is not None and found.confirmed is not None and found.confirmed > journal_end:
+            return bad(subject, slot_ahead(self._slot, found.confirmed, journal_end))
         return Finding(subject, True, f"stands at {slot.place(found)}")
+
+    def state(self) -> Iterator[Finding]:
+        """Whether what the flow makes can be recorded; it runs without the record, so that this is advice."""
+        if not self._options.ensure_state:
+            return
+        table = StateTable(self._control, self._flow, self._options)
+        if trouble := table.trouble():
+            yield Finding("state table", True, trouble.message, trouble.remedy, trouble.code)
+        else:
+            yield Finding("state table", True, table.qualified)
+
+    def _beyond(self, plan: Plan) -> str:
+        """What a synchronised publication sends beyond the patterns and cannot be made to leave out."""
+        if plan.found is None or not self._options.sync_publication or self._options.sync_publication_mode != "sync":
+            return ""
+        if plan.found.everything:
+            return "; it is FOR ALL TABLES, which patterns cannot narrow"
+        asked = {t.oid for t in plan.asked}
+        kept = [t for t in plan.takes if t.oid not in asked]
+        return f"; by whole schemas also {names(kept)}" if kept else ""
 
     def _wal_level(self) -> Finding:
         level = self._server["wal_level"]
@@ -173,17 +212,19 @@ class Preflight:
 
     def _publishing_problems(self, plan: Plan) -> Iterator[PenstockError]:
         name, missing = self._publication, plan.missing
-        if not missing:
+        if not missing and not plan.surplus:
             return
-        statement = publication.addition(name, missing)
+        statements = publication.changes(name, plan)
         if plan.found is None:
-            statement = publication.creation(name, self._flow, missing)
-        lacks = f"lacks {_names(missing)}" if plan.found else "does not exist"
-        if not self._options.ensure_publication or self._server["standby"]:
+            statements = [publication.creation(name, self._flow, missing)]
+        statement = publication.text(*statements)
+        lacks = f"lacks {names(missing)}" if plan.found else "does not exist"
+        if not missing:
+            lacks = f"names {names(plan.surplus)}, which the patterns do not"
+        may = self._options.ensure_publication or (plan.found is not None and self._options.sync_publication)
+        if not may or self._server["standby"]:
             why = "on the primary of this standby" if self._server["standby"] else "or set `ensure_publication: true`"
-            yield PublicationMissing(
-                f"The publication {name} {lacks}.", remedy=f"{publication.text(statement)} {why}", publication=name
-            )
+            yield PublicationMissing(f"The publication {name} {lacks}.", remedy=f"{statement} {why}", publication=name)
             return
         if plan.found is None and not self._server["creates"]:
             database = Identifier(self._control.database).as_string(None)
@@ -192,65 +233,14 @@ class Preflight:
                 remedy=f"GRANT CREATE ON DATABASE {database} TO {self._role};",
             )
         if plan.found is not None and not plan.found.owned:
-            yield SourceRights(
-                f"The publication {name} {lacks}, and it belongs to {plan.found.owner}.",
-                remedy=f"{publication.text(statement)} as {plan.found.owner}, or "
-                f"GRANT {Identifier(plan.found.owner).as_string(None)} TO {self._role};",
-            )
+            yield not_owner(plan.found, f"{lacks}, and it", statement, self._role)
+        yield from self.not_owned(missing, statement)
+
+    def not_owned(self, missing: Sequence[Table], statement: str) -> Iterator[SourceRights]:
+        """Why tables cannot be published by our role, owner by owner."""
         for owner in sorted({t.owner for t in missing if not t.owned}):
             theirs = [t for t in missing if t.owner == owner]
             remedy = f"GRANT {Identifier(owner).as_string(None)} TO {self._role};"
             if theirs[0].of_superuser:
-                remedy = f"As {owner}: {publication.text(statement)}"
-            yield SourceRights(f"Only the owner {owner} may publish {_names(theirs)}.", remedy=remedy)
-
-
-def bad(subject: str, error: PenstockError) -> Finding:
-    """The finding that an error would be."""
-    return Finding(subject, False, error.message, error.remedy, error.code)
-
-
-def no_tables() -> TablesMissing:
-    """The refusal of a database in which there is nothing to take."""
-    return TablesMissing("The database has no table that the flow could take.", remedy="Create the tables first.")
-
-
-def slot_absent(name: str) -> SlotMissing:
-    """The refusal of a slot that is not there and may not be made."""
-    return SlotMissing(
-        f"The slot {name} does not exist, and `create_slot` is false.",
-        remedy=f"{slot.creation(name)} or set `create_slot: true`",
-        slot=name,
-    )
-
-
-def identity_missing(table: Table, plan: Plan) -> IdentityMissing:
-    """Why the table cannot be published as it is, and the statements that mend it."""
-    already = plan.found is not None and table.oid in plan.found.sends
-    when = "it is published, so" if already else "once it is published,"
-    names = [SQL("{}").format(Identifier(*pair)) for pair in table.silent]
-    whole = table.silent == ((table.schema, table.name),)
-    noun = "partition" if len(names) == 1 else "partitions"
-    subject = "no primary key and no replica identity" if whole else f"{len(names)} {noun} without a replica identity"
-    # With identity NOTHING an existing primary key is not used.
-    if whole and table.identity == "n" and table.key:
-        fix = [SQL("ALTER TABLE {} REPLICA IDENTITY DEFAULT").format(table.quoted)]
-    elif whole and table.unique_index:
-        fix = [SQL("ALTER TABLE {} REPLICA IDENTITY USING INDEX {}").format(table.quoted, Identifier(table.unique_index))]
-    else:
-        fix = [SQL("ALTER TABLE {} REPLICA IDENTITY FULL").format(name) for name in names[:20]]
-    key = f" Or give it a key: ALTER TABLE {table.quoted.as_string(None)} ADD PRIMARY KEY (…);" if not table.key else ""
-    return IdentityMissing(
-        f"The table {table.qualified} has {subject}: {when} the application's own UPDATE and DELETE fail.",
-        remedy=publication.text(*fix) + key,
-        table=table.qualified,
-    )
-
-
-def _count(tables: Sequence[Table]) -> str:
-    return f"{len(tables)} table" if len(tables) == 1 else f"{len(tables)} tables"
-
-
-def _names(tables: Sequence[Table]) -> str:
-    shown = ", ".join(t.qualified for t in tables[:8])
-    return shown if len(tables) <= 8 else f"{shown} and {len(tables) - 8} more"
+                remedy = f"As {owner}: {statement}"
+            yield SourceRights(f"Only the owner {owner} may publish {names(theirs)}.", remedy=remedy)

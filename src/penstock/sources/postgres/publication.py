@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from psycopg.sql import SQL, Composable, Composed, Identifier, Literal
 
@@ -30,6 +30,14 @@ class Publication:
     """Whether it sends updates or deletes, for which every table needs a replica identity."""
     everything: bool
     """Whether it is FOR ALL TABLES."""
+    operations: tuple[str, ...]
+    """What it sends: insert, update, delete, truncate."""
+    via_root: bool
+    """Whether changes of partitions are sent as those of their root table."""
+    listed: frozenset[int]
+    """Oids of tables that it names one by one."""
+    schemas: tuple[str, ...]
+    """Schemas that it sends whole (15+)."""
     named: frozenset[int]
     """Oids of tables that it names, itself or by schema."""
     sends: dict[int, frozenset[str] | None]
@@ -44,20 +52,25 @@ class Plan:
     asked: list[Table]
     """What the options ask for."""
     takes: list[Table]
-    """What the stream will have once `missing` is added."""
+    """What the stream will have once `missing` is added and `surplus` dropped."""
     missing: list[Table]
+    surplus: list[Table] = field(default_factory=list)
+    """What the publication names and the options no longer do; only where they ask for that to be dropped."""
 
 
 _PUBLICATION = """
-SELECT p.oid::bigint AS oid, p.puballtables AS everything, p.pubupdate OR p.pubdelete AS sends_updates,
+SELECT p.oid::bigint AS oid, p.puballtables AS everything, p.pubupdate OR p.pubdelete AS sends_updates, p.pubviaroot AS via_root,
+       ARRAY[CASE WHEN p.pubinsert THEN 'insert' END, CASE WHEN p.pubupdate THEN 'update' END,
+             CASE WHEN p.pubdelete THEN 'delete' END, CASE WHEN p.pubtruncate THEN 'truncate' END] AS operations,
        pg_catalog.pg_get_userbyid(p.pubowner) AS owner, pg_catalog.pg_has_role(p.pubowner, 'USAGE') AS owned,
        pg_catalog.obj_description(p.oid, 'pg_publication') AS comment
   FROM pg_catalog.pg_publication p WHERE p.pubname = %(name)s
 """
 _NAMED = "SELECT r.prrelid::bigint AS oid FROM pg_catalog.pg_publication_rel r WHERE r.prpubid = %(oid)s"
 _NAMED_BY_SCHEMA = """
-SELECT c.oid::bigint AS oid FROM pg_catalog.pg_publication_namespace p
-  JOIN pg_catalog.pg_class c ON c.relnamespace = p.pnnspid WHERE p.pnpubid = %(oid)s
+SELECT n.nspname AS schema, c.oid::bigint AS oid FROM pg_catalog.pg_publication_namespace p
+  JOIN pg_catalog.pg_namespace n ON n.oid = p.pnnspid
+  LEFT JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid WHERE p.pnpubid = %(oid)s
 """
 # to_jsonb: attnames exists from 15; a missing column is NULL here and no error.
 _SENDS = """
@@ -75,9 +88,8 @@ def find(control: Control, name: str, flow: str) -> Publication | None:
     if not found:
         return None
     row = found[0]
-    named = control.rows(_NAMED, {"oid": row["oid"]})
-    if control.version >= SCHEMAS_SINCE:
-        named += control.rows(_NAMED_BY_SCHEMA, {"oid": row["oid"]})
+    listed = frozenset(n["oid"] for n in control.rows(_NAMED, {"oid": row["oid"]}))
+    by_schema = control.rows(_NAMED_BY_SCHEMA, {"oid": row["oid"]}) if control.version >= SCHEMAS_SINCE else []
     return Publication(
         name=name,
         owner=row["owner"],
@@ -85,7 +97,11 @@ def find(control: Control, name: str, flow: str) -> Publication | None:
         made_here=row["comment"] == _mark(flow),
         sends_updates=row["sends_updates"],
         everything=row["everything"],
-        named=frozenset(n["oid"] for n in named),
+        operations=tuple(o for o in row["operations"] if o),
+        via_root=row["via_root"],
+        listed=listed,
+        schemas=tuple(sorted({n["schema"] for n in by_schema})),
+        named=listed | {n["oid"] for n in by_schema},
         sends={s["oid"]: frozenset(s["columns"]) if s["columns"] else None for s in control.rows(_SENDS, {"name": name})},
     )
 
@@ -98,10 +114,21 @@ def plan(control: Control, options: PostgresOptions, name: str, flow: str) -> Pl
     if found is None:
         return Plan(None, asked, asked, asked)
     # Somebody else's publication is taken as it is, unless the options name tables that belong in it.
-    follows = found.made_here or bool(options.publication_tables or options.publication_schemas)
-    missing = [t for t in asked if follows and not found.everything and t.oid not in found.named and t.oid not in found.sends]
+    follows = found.made_here or bool(options.publication_tables or options.publication_schemas) or options.sync_publication
+    drops = options.sync_publication and options.sync_publication_mode == "sync"
+    return compare(found, tables, asked, adds=follows, drops=drops)
+
+
+def compare(found: Publication, tables: Sequence[Table], asked: list[Table], *, adds: bool, drops: bool) -> Plan:
+    """What would have to be added and dropped for the publication to be what is asked for."""
+    missing = [t for t in asked if adds and not found.everything and t.oid not in found.named and t.oid not in found.sends]
+    wanted = {t.oid for t in asked}
+    surplus = [t for t in tables if drops and t.oid in found.listed and t.oid not in wanted]
     added = {t.oid for t in missing}
-    return Plan(found, asked, [t for t in tables if t.oid in found.sends or t.oid in added], missing)
+    # A table that its schema brings along stays, whatever happens to its own mention.
+    gone = {t.oid for t in surplus if t.schema not in found.schemas}
+    takes = [t for t in tables if (t.oid in found.sends or t.oid in added) and t.oid not in gone]
+    return Plan(found, asked, takes, missing, surplus)
 
 
 def creation(name: str, flow: str, tables: Sequence[Table]) -> Composed:
@@ -114,6 +141,17 @@ def creation(name: str, flow: str, tables: Sequence[Table]) -> Composed:
 def addition(name: str, tables: Sequence[Table]) -> Composed:
     """The statement that adds tables."""
     return SQL("ALTER PUBLICATION {} ADD TABLE {}").format(Identifier(name), SQL(", ").join(t.quoted for t in tables))
+
+
+def removal(name: str, tables: Sequence[Table]) -> Composed:
+    """The statement that drops tables from the publication; the tables themselves are not touched."""
+    return SQL("ALTER PUBLICATION {} DROP TABLE {}").format(Identifier(name), SQL(", ").join(t.quoted for t in tables))
+
+
+def changes(name: str, plan: Plan) -> list[Composed]:
+    """The statements that bring an existing publication in line, additions first."""
+    found = [addition(name, plan.missing)] if plan.missing else []
+    return [*found, removal(name, plan.surplus)] if plan.surplus else found
 
 
 def text(*statements: Composable) -> str:

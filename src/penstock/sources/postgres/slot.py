@@ -106,7 +106,7 @@ def trouble(slot: Slot, database: str) -> PenstockError | None:
     if slot.status == "lost" or slot.reason:
         return SlotLost(
             f"The slot {name} is lost: the server has given it up ({slot.reason or 'its WAL was removed'}).",
-            remedy=f"{drop} Then raise max_slot_wal_keep_size, recreate the flow's state and load it again.",
+            remedy=f"{drop} Then raise max_slot_wal_keep_size, and begin anew: `penstock flow cleanup FILE --remove-state`.",
             slot=name,
         )
     if slot.active_pid is not None:

@@ -6,24 +6,24 @@ import hashlib
 from typing import Any
 
 from penstock.core.finding import Finding
-from penstock.core.position import format_lsn, parse_lsn
+from penstock.core.position import parse_lsn
 from penstock.core.schema import TableSchema
 from penstock.errors import (
     PenstockError,
-    PublicationMissing,
     SlotMissing,
     SourceDatabaseMissing,
     SourceFailed,
-    SourceGap,
     SourceRefused,
-    from_data,
 )
-from penstock.sources.base import Prepared, Source
+from penstock.sources.base import Belonging, Prepared, Source
 from penstock.sources.postgres import catalog, logical_messages, publication, slot
+from penstock.sources.postgres.belongings import Belongings
 from penstock.sources.postgres.control import Control
 from penstock.sources.postgres.options import PostgresOptions, default_name
-from penstock.sources.postgres.preflight import Preflight, bad, no_tables, slot_absent
+from penstock.sources.postgres.preflight import Preflight
 from penstock.sources.postgres.publication import Plan
+from penstock.sources.postgres.refusals import bad, no_tables, publication_gone, refuse, slot_absent, slot_ahead, slot_gone
+from penstock.sources.postgres.state import StateTable
 
 _HEAD = """
 SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
@@ -44,8 +44,9 @@ class PostgresSource(Source):
         self.slot = options.slot or default_name(flow)
         self.publication = options.publication or default_name(flow)
         self._control = Control(options.dsn, flow)
+        self._state = StateTable(self._control, flow, options)
 
-    def check(self) -> list[Finding]:
+    def check(self, journal_end: int | None = None) -> list[Finding]:
         """Everything that stands in the way, at once, each with the SQL that mends it; changes nothing."""
         try:
             where = f"{self._control.user}@{self._control.database}"
@@ -56,7 +57,8 @@ class PostgresSource(Source):
             preflight = self._preflight()
             findings += preflight.server()
             plan = self._plan()
-            findings += [*preflight.tables(plan), *preflight.publishing(plan), preflight.slot()]
+            findings += [*preflight.tables(plan), *preflight.publishing(plan, journal_end), preflight.slot(journal_end)]
+            findings += preflight.state()
         except PenstockError as error:
             findings.append(bad("catalogue", error))
         return findings
@@ -72,26 +74,16 @@ class PostgresSource(Source):
         """Publication and slot ready for a journal that ends there (None: a new one); idempotent."""
         found = slot.find(self._control, self.slot)
         if found is None and journal_end is not None:
-            raise SlotMissing(
-                f"The slot {self.slot} is gone, and what came after the journal's end {format_lsn(journal_end)} with it.",
-                slot=self.slot,
-            )
+            raise slot_gone(self.slot, journal_end)
         plan = self._plan()
         if plan.found is None and journal_end is not None:
-            raise PublicationMissing(
-                f"The publication {self.publication} is gone, and the slot does not deliver what changed without it.",
-                remedy="Recreate it by hand to go on without them, or give the flow a new name and a new slot.",
-                publication=self.publication,
-            )
+            raise publication_gone(self.publication)
         if self.options.validate_replication:
             self._refuse_problems(plan)
         self._prepare_publication(plan)
         position = self._prepare_slot(found, follows=plan.found is None)
         if journal_end is not None and position > journal_end:
-            raise SourceGap(
-                f"The slot {self.slot} stands at {format_lsn(position)}, beyond the journal's end {format_lsn(journal_end)}.",
-                slot=self.slot,
-            )
+            raise slot_ahead(self.slot, position, journal_end)
         return Prepared(self._identity(), position)
 
     def head(self) -> int:
@@ -120,9 +112,20 @@ class PostgresSource(Source):
             "flow": self.flow,
         }
 
+    def belongings(self) -> list[Belonging]:
+        """What the flow has made or uses on the server; changes nothing."""
+        return self._belongings().look()
+
+    def drop(self) -> list[Belonging]:
+        """Removes the slot, the publication and the record that the flow has made, and nothing else; idempotent."""
+        return self._belongings().drop()
+
     def close(self) -> None:
         """Gives back the control connection."""
         self._control.close()
+
+    def _belongings(self) -> Belongings:
+        return Belongings(self._control, self.flow, self._state, self.slot, self.publication)
 
     def _plan(self) -> Plan:
         return publication.plan(self._control, self.options, self.publication, self.flow)
@@ -133,27 +136,21 @@ class PostgresSource(Source):
     def _refuse_problems(self, plan: Plan) -> None:
         preflight = self._preflight()
         findings = [*preflight.server(), *preflight.tables(plan), *preflight.publishing(plan)]
-        # A table that others have published without an identity is their decision; doctor shows it.
-        published = {f"table {t.qualified}" for t in plan.takes if plan.found and t.oid in plan.found.sends}
-        problems = [f for f in findings if not f.ok and f.subject not in published]
-        if not problems:
-            return
-        first, others = problems[0], len(problems) - 1
-        message = first.detail
-        if others:
-            noun = "problem stands" if others == 1 else "problems stand"
-            message += f" {others} more {noun} in the way: `penstock doctor --flow FILE` lists all."
-        raise from_data({"code": first.code, "message": message, "remedy": first.remedy})
+        refuse(findings, plan)
 
     def _prepare_publication(self, plan: Plan) -> None:
-        if not plan.takes:
+        if not plan.takes or (plan.surplus and not plan.asked):
             raise no_tables()
-        if not self.options.ensure_publication or not plan.missing:
+        facts = {"tables": self.options.publication_tables, "schemas": self.options.publication_schemas}
+        if plan.found is None:
+            if self.options.ensure_publication:
+                self._control.execute(publication.creation(self.publication, self.flow, plan.missing))
+                self._state.record("publication", self.publication, "made", facts)
             return
-        if plan.found is not None:
-            self._control.execute(publication.addition(self.publication, plan.missing))
-        else:
-            self._control.execute(publication.creation(self.publication, self.flow, plan.missing))
+        if self.options.ensure_publication or self.options.sync_publication:
+            for statement in publication.changes(self.publication, plan):
+                self._control.execute(statement)
+        self._state.record("publication", self.publication, "made" if plan.found.made_here else "found", facts)
 
     def _prepare_slot(self, found: slot.Slot | None, *, follows: bool) -> int:
         """Where the slot stands; `follows` says that the publication was made just now, after a slot that is already there."""
@@ -161,7 +158,7 @@ class PostgresSource(Source):
         if found is None:
             if not self.options.create_slot:
                 raise slot_absent(self.slot)
-            slot.create(self._control, self.slot, failover=self.options.failover)
+            self._make_slot()
             found = slot.find(self._control, self.slot)
         elif found.active_pid is not None:
             found = slot.released(self._control, found)
@@ -174,7 +171,17 @@ class PostgresSource(Source):
             found = slot.find(self._control, self.slot)
         if found is None or found.confirmed is None:
             raise SlotMissing(f"The slot {self.slot} vanished while the flow was being prepared.", slot=self.slot)
+        self._state.record("slot", self.slot, "found")
         return found.confirmed
+
+    def _make_slot(self) -> None:
+        # Said first: a slot cannot be made in one transaction with the row, and one that is not recorded would never be removed.
+        self._state.record("slot", self.slot, "making", {"plugin": "pgoutput", "failover": self.options.failover})
+        try:
+            slot.create(self._control, self.slot, failover=self.options.failover)
+        except PenstockError:
+            self._state.forget_attempt("slot", self.slot)
+            raise
 
     def _identity(self) -> str:
         row = self._control.row(_IDENTITY)

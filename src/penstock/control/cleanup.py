@@ -1,0 +1,124 @@
+"""The end of a flow: what it made on the server is removed, what it keeps here is named, and removed if asked."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from penstock.core.connectors import find
+from penstock.core.flow import Flow
+from penstock.engine.places import hold, journal_directory, ledger_path, run_directory, staging_directory
+from penstock.errors import LedgerUnusable
+from penstock.journal.retention import journal_size
+from penstock.journal.segment import catalog_path, segment_numbers
+from penstock.ledger.ledger import Ledger
+from penstock.sources.base import Belonging, Source
+
+
+@dataclass(frozen=True)
+class LocalState:
+    """What a flow keeps in the state directory."""
+
+    journal: Path | None
+    journal_bytes: int
+    ledger: Path | None
+    """The ledger, if it has rows of the flow."""
+    directories: tuple[Path, ...]
+
+    def __bool__(self) -> bool:
+        return self.journal is not None or self.ledger is not None or bool(self.directories)
+
+
+class Cleanup:
+    """One flow's end, during which no worker runs it from the state directory; a second one finds nothing to do.
+
+    Entering raises FlowRunning while a worker does.
+    """
+
+    def __init__(self, flow: Flow, state: Path) -> None:
+        self._flow, self._state = flow, state
+        self._lock: int | None = None
+
+    def __enter__(self) -> Self:
+        if self._state.exists():
+            self._lock = hold(self._state, self._flow.name)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def look(self) -> tuple[list[Belonging], LocalState]:
+        """What there is on the server and here; the error that stands in the way, if one does. Changes nothing."""
+        with self._source() as source:
+            found = source.belongings()
+        blocked = next((one.blocked for one in found if one.blocked is not None), None)
+        if blocked is not None:
+            raise blocked
+        return found, self._local()
+
+    def run(self, *, remove_state: bool) -> list[Belonging]:
+        """Removes what the flow made on the server and, if asked, its local state; returns what went from the server."""
+        with self._source() as source:
+            removed = source.drop()
+        if remove_state:
+            self._remove(self._local())
+        return removed
+
+    @contextmanager
+    def _source(self) -> Iterator[Source]:
+        card = find("source", self._flow.source.type)
+        source: Source = card.load("source")(self._flow.name, card.options.model_validate(self._flow.source.options))
+        try:
+            yield source
+        finally:
+            source.close()
+
+    def _local(self) -> LocalState:
+        journal = journal_directory(self._flow, self._state)
+        there = bool(segment_numbers(journal))
+        path = ledger_path(self._state)
+        known = False
+        if path.exists():
+            ledger = Ledger(path)
+            try:
+                known = ledger.identity(self._flow.name) is not None
+            finally:
+                ledger.close()
+        places = (staging_directory(self._flow, self._state), run_directory(self._flow, self._state))
+        return LocalState(
+            journal=journal if there else None,
+            journal_bytes=journal_size(journal) if there else 0,
+            ledger=path if known else None,
+            directories=tuple(p for p in places if p.is_dir()),
+        )
+
+    def _remove(self, local: LocalState) -> None:
+        # The ledger last: while it knows the flow, a cleanup that was cut short is seen to have something left to do.
+        try:
+            for directory in local.directories:
+                shutil.rmtree(directory)
+            if local.journal is not None:
+                _remove_journal(local.journal)
+        except OSError as error:
+            raise LedgerUnusable(f"{error.filename or self._state} cannot be removed: {error.strerror}") from error
+        if local.ledger is not None:
+            ledger = Ledger(local.ledger)
+            try:
+                ledger.forget(self._flow.name)
+            finally:
+                ledger.close()
+
+
+def _remove_journal(directory: Path) -> None:
+    # Not the whole tree: `config.journal.url` may name a directory that holds other things too.
+    for path in (*directory.glob("[0-9]*.seg"), *directory.glob("[0-9]*.idx"), catalog_path(directory), directory / "lock"):
+        path.unlink(missing_ok=True)
+    if not any(directory.iterdir()):
+        directory.rmdir()

@@ -1,0 +1,271 @@
+"""The flow's publication as an operator handles it: listed, extended, narrowed, brought in line, and what could be in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from psycopg.sql import Identifier
+
+from penstock.core.options import matches
+from penstock.errors import PublicationMissing, SourceSettings, TablesMissing
+from penstock.sources.postgres import catalog, publication
+from penstock.sources.postgres.catalog import Table
+from penstock.sources.postgres.control import Control
+from penstock.sources.postgres.options import PostgresOptions, default_name
+from penstock.sources.postgres.preflight import Preflight
+from penstock.sources.postgres.publication import Plan, Publication
+from penstock.sources.postgres.refusals import identities_missing, names, not_owner, refuse
+from penstock.sources.postgres.state import StateTable
+
+Mode = Literal["add", "sync"]
+
+# to_jsonb: attnames, rowfilter and prattrs exist from 15; a missing column is NULL here and no error.
+_DETAILS = """
+SELECT c.oid::bigint AS oid, pg_catalog.to_jsonb(t) ->> 'rowfilter' AS filter,
+       CASE WHEN pg_catalog.to_jsonb(r) ->> 'prattrs' IS NOT NULL THEN pg_catalog.to_jsonb(t) -> 'attnames' END AS columns
+  FROM pg_catalog.pg_publication_tables t
+  JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname
+  JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
+  JOIN pg_catalog.pg_publication p ON p.pubname = t.pubname
+  LEFT JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
+ WHERE t.pubname = %(name)s
+"""
+_SIZES = """
+SELECT c.oid::bigint AS oid, c.relkind = 'p' AS partitioned, s.rows, s.bytes
+  FROM pg_catalog.pg_class c
+ CROSS JOIN LATERAL (
+       SELECT pg_catalog.sum(p.reltuples) FILTER (WHERE p.reltuples >= 0)::bigint AS rows,
+              pg_catalog.sum(pg_catalog.pg_total_relation_size(p.oid))::bigint AS bytes
+         FROM pg_catalog.pg_class p
+        WHERE p.relkind = 'r' AND (p.oid = c.oid OR c.relkind = 'p'
+              AND p.oid IN (SELECT t.relid FROM pg_catalog.pg_partition_tree(c.oid) t))) s
+ WHERE c.oid = ANY (%(oids)s::pg_catalog.oid[])
+"""
+_IDENTITIES = {"d": "key", "i": "index", "f": "full", "n": "nothing"}
+# "schema"."table" as SQL writes it; what is not in quotes is folded to small letters, as the server does.
+_PART = r'("(?:[^"]|"")+"|[^".]+)'
+_QUOTED = re.compile(rf"(?:{_PART}\.)?{_PART}")
+
+
+@dataclass(frozen=True)
+class PublishedTable:
+    """A table that the publication sends."""
+
+    schema: str
+    name: str
+    by: str
+    """Why it is sent: named, schema, or all."""
+    columns: tuple[str, ...] | None
+    """The columns of a column list; None when there is none."""
+    filter: str | None
+    asked: bool
+    """Whether the flow's patterns name it."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A table that is or could be published."""
+
+    schema: str
+    name: str
+    partitioned: bool
+    key: tuple[str, ...]
+    identity: str
+    rows: int | None
+    """The planner's estimate; None where the table was never analysed."""
+    bytes: int
+    published: bool
+    asked: bool
+    problem: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a command has changed, and what it had no need to."""
+
+    created: bool
+    added: tuple[str, ...]
+    dropped: tuple[str, ...]
+    unchanged: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+class Publishing:
+    """Commands on one flow's publication; each refuses before it touches anything, or does all it was asked."""
+
+    def __init__(self, flow: str, options: PostgresOptions) -> None:
+        self._flow, self._options = flow, options
+        self.name = options.publication or default_name(flow)
+        self._control = Control(options.dsn, flow)
+
+    def close(self) -> None:
+        """Gives back the connection."""
+        self._control.close()
+
+    def published(self) -> tuple[Publication, list[PublishedTable]]:
+        """The publication and every table that it sends, as the stream names them."""
+        found, tables = self._found(), catalog.tables(self._control)
+        details = {row["oid"]: row for row in self._control.rows(_DETAILS, {"name": self.name})}
+        asked = {t.oid for t in catalog.wanted(self._options, tables)}
+        return found, [_published(t, found, details.get(t.oid, {}), t.oid in asked) for t in tables if t.oid in found.sends]
+
+    def discover(self, patterns: Sequence[str] = ()) -> tuple[list[Candidate], list[str]]:
+        """Every table that could be published and fits the patterns, and what is to be said about patterns that fit none."""
+        tables = catalog.tables(self._control)
+        asked = catalog.wanted(self._options, tables)
+        chosen = [t for t in tables if t.is_root and not t.is_state]
+        notes = [
+            f"No table fits {pattern!r} in {option}{f': {reason}' if reason else ''}."
+            for option, pattern, reason in catalog.unmatched(self._control, self._options, asked)
+        ]
+        if patterns:
+            chosen = self._choose(patterns, chosen)
+        found = publication.find(self._control, self.name, self._flow)
+        sizes = {row["oid"]: row for row in self._control.rows(_SIZES, {"oids": [t.oid for t in chosen]})}
+        plan = Plan(found, asked, [], [])
+        wanted = {t.oid for t in asked}
+        # A table that was dropped between the two looks has no size any more.
+        return [_candidate(t, plan, sizes[t.oid], t.oid in wanted) for t in chosen if t.oid in sizes], notes
+
+    def add(self, asked: Sequence[str]) -> Change:
+        """Adds tables, by name or pattern; one without replica identity is refused before the publication is touched."""
+        found, tables = self._found(), catalog.tables(self._control)
+        chosen = self._choose(asked, [t for t in tables if t.is_root])
+        if own := [t for t in chosen if t.is_state]:
+            raise TablesMissing(f"{names(own)} is penstock's own state table.", remedy="Name other tables.")
+        plan = publication.compare(found, tables, chosen, adds=True, drops=False)
+        silent = [t for t in plan.missing if t.silent and found.sends_updates]
+        if silent:
+            raise identities_missing(silent, plan)
+        refuse([*self._preflight().publishing(plan)], plan)
+        for statement in publication.changes(self.name, plan):
+            self._control.execute(statement)
+        again = publication.plan(self._control, self._options, self.name, self._flow)
+        notes = [f"{names(plan.missing)}: rows that are there now are not loaded; changes from now on are delivered."]
+        if back := _both(again.surplus, plan.missing):
+            notes.append(f"The next start drops {names(back)} again: the flow's patterns do not name it.")
+        return _change(plan, chosen, notes if plan.missing else [])
+
+    def remove(self, asked: Sequence[str]) -> Change:
+        """Takes tables out, by name or pattern; the tables themselves are not touched."""
+        found, tables = self._found(), catalog.tables(self._control)
+        chosen = self._choose(asked, tables)
+        listed = [t for t in chosen if t.oid in found.listed]
+        whole = [t for t in chosen if t.oid not in found.listed and (found.everything or t.schema in found.schemas)]
+        if by_whole := [t for t in whole if t.oid in found.sends]:
+            raise self._sent_as_a_whole(found, by_whole)
+        plan = Plan(found, [], [], [], listed)
+        statements = publication.changes(self.name, plan)
+        if statements and not found.owned:
+            role = Identifier(self._control.user).as_string(None)
+            what = f"may not be changed by {self._control.user}: it"
+            raise not_owner(found, what, publication.text(*statements), role)
+        for statement in statements:
+            self._control.execute(statement)
+        again = publication.plan(self._control, self._options, self.name, self._flow)
+        notes = []
+        if back := _both(again.missing, listed):
+            notes.append(f"The next start adds {names(back)} again: the flow's patterns name it (publication_tables, schemas).")
+        return _change(plan, chosen, notes)
+
+    def sync(self, mode: Mode | None, *, dry: bool = False) -> Change:
+        """Brings the publication in line with the flow's patterns, and makes it if there is none; `dry` only says how."""
+        asked = {"ensure_publication": True, "sync_publication": True}
+        options = self._options.model_copy(update={**asked, "sync_publication_mode": mode or self._options.sync_publication_mode})
+        plan = publication.plan(self._control, options, self.name, self._flow)
+        preflight = self._preflight(options)
+        refuse([*preflight.tables(plan), *preflight.publishing(plan)], plan)
+        if not dry and plan.found is None:
+            self._control.execute(publication.creation(self.name, self._flow, plan.missing))
+            StateTable(self._control, self._flow, self._options).record("publication", self.name, "made")
+        elif not dry:
+            for statement in publication.changes(self.name, plan):
+                self._control.execute(statement)
+        return _change(plan, plan.takes, [])
+
+    def _found(self) -> Publication:
+        found = publication.find(self._control, self.name, self._flow)
+        if found is None:
+            raise PublicationMissing(
+                f"The publication {self.name} does not exist.",
+                remedy="`penstock publication sync --flow FILE` makes it, as the flow's first start would.",
+                publication=self.name,
+            )
+        return found
+
+    def _preflight(self, options: PostgresOptions | None = None) -> Preflight:
+        options = options or self._options.model_copy(update={"ensure_publication": True})
+        return Preflight(self._control, self._flow, options, options.slot or default_name(self._flow), self.name)
+
+    def _choose(self, asked: Sequence[str], tables: Sequence[Table]) -> list[Table]:
+        """The tables that are asked for; every name and pattern must fit one, else nothing is done for any."""
+        missing = [word for word in asked if not any(fits(word, t.schema, t.name) for t in tables)]
+        if missing:
+            reasons = catalog.reasons(self._control, missing)
+            said = [f"{word!r}{f' ({reasons[word]})' if reasons[word] else ''}" for word in missing]
+            raise TablesMissing(
+                f"No table fits {', '.join(said)}.",
+                remedy="`penstock publication discover --flow FILE` lists the tables there are.",
+            )
+        return [t for t in tables if any(fits(word, t.schema, t.name) for word in asked)]
+
+    def _sent_as_a_whole(self, found: Publication, tables: Sequence[Table]) -> SourceSettings:
+        how = "is FOR ALL TABLES" if found.everything else f"sends the whole schema {', '.join(found.schemas)}"
+        return SourceSettings(
+            f"The publication {self.name} {how}, so that {names(tables)} cannot be taken out of it.",
+            remedy="Leave the tables out with `exclude` on the destinations, or make a publication that names its tables.",
+            publication=self.name,
+        )
+
+
+def fits(word: str, schema: str, table: str) -> bool:
+    """Whether a name or pattern of the command line means the table: as in the options, or quoted as SQL quotes."""
+    if matches((word,), schema, table) or word == table:
+        return True
+    quoted = _QUOTED.fullmatch(word) if '"' in word else None
+    if quoted is None:
+        return False
+    return _plain(quoted[2]) == table and (quoted[1] is None or _plain(quoted[1]) == schema)
+
+
+def _plain(part: str) -> str:
+    return part[1:-1].replace('""', '"') if part.startswith('"') else part.lower()
+
+
+def _both(some: Sequence[Table], others: Sequence[Table]) -> list[Table]:
+    oids = {t.oid for t in others}
+    return [t for t in some if t.oid in oids]
+
+
+def _published(table: Table, found: Publication, details: dict[str, Any], asked: bool) -> PublishedTable:
+    by = "all" if found.everything else "named" if table.oid in found.listed else "schema" if table.oid in found.named else "root"
+    columns = details.get("columns")
+    return PublishedTable(table.schema, table.name, by, tuple(columns) if columns else None, details.get("filter"), asked)
+
+
+def _candidate(table: Table, plan: Plan, size: dict[str, Any], asked: bool) -> Candidate:
+    refusal = identities_missing([table], plan) if table.silent else None
+    return Candidate(
+        schema=table.schema,
+        name=table.name,
+        partitioned=size["partitioned"],
+        key=table.key,
+        identity=_IDENTITIES.get(table.identity, table.identity) if not table.silent else "none",
+        rows=size["rows"],
+        bytes=size["bytes"] or 0,
+        published=plan.found is not None and table.oid in plan.found.sends,
+        asked=asked,
+        problem=refusal.message if refusal else "",
+        remedy=refusal.remedy if refusal else "",
+    )
+
+
+def _change(plan: Plan, chosen: Sequence[Table], notes: Sequence[str]) -> Change:
+    touched = {t.oid for t in (*plan.missing, *plan.surplus)}
+    added, dropped = (tuple(t.qualified for t in tables) for tables in (plan.missing, plan.surplus))
+    unchanged = tuple(t.qualified for t in chosen if t.oid not in touched)
+    return Change(plan.found is None, added, dropped, unchanged, tuple(notes))
