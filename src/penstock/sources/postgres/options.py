@@ -44,10 +44,12 @@ class PostgresOptions(Options):
     """How often the server is told the confirmed position, at least."""
     heartbeat_interval: Duration = 10.0
     """How often an idle source's position is marked in the journal, so that its slot moves on."""
+    receive_timeout: Duration = 60.0
+    """How long a server may say nothing, although it was asked, before the connection is taken for lost and made again."""
     failover: bool = True
     """Whether a new slot is kept on standbys too (PostgreSQL 17 and newer)."""
 
-    _intervals = field_validator("status_interval", "heartbeat_interval")(_at_least_a_second)
+    _intervals = field_validator("status_interval", "heartbeat_interval", "receive_timeout")(_at_least_a_second)
 
     @field_validator("dsn")
     @classmethod

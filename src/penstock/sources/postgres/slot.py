@@ -9,7 +9,7 @@ from psycopg.errors import QueryCanceled
 from psycopg.sql import SQL, Composable, Identifier, Literal
 
 from penstock.core.position import format_lsn, parse_lsn
-from penstock.errors import PenstockError, SlotInUse, SlotLost, SourceFailed, SourceSettings
+from penstock.errors import PenstockError, SlotInUse, SlotLost, SlotMissing, SourceFailed, SourceSettings
 from penstock.sources.postgres.control import Control
 
 FAILOVER_SINCE = 170000
@@ -69,6 +69,20 @@ def find(control: Control, name: str) -> Slot | None:
         reader=" ".join(filter(None, who)),
         status=row["wal_status"],
         reason=row["reason"],
+    )
+
+
+def gone(name: str, journal_end: int, timeline: int) -> SlotMissing:
+    """The slot is not there although the flow has read from it."""
+    promoted = timeline > 1
+    why = (
+        " On a server that was promoted, slots are only those that were synchronised to it: `failover: true` on the flow, and"
+        " sync_replication_slots = on on the standby (PostgreSQL 17 and newer)."
+        if promoted
+        else ""
+    )
+    return SlotMissing(
+        f"The slot {name} is gone, and what came after the journal's end {format_lsn(journal_end)} with it.{why}", slot=name
     )
 
 
