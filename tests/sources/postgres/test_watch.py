@@ -287,7 +287,8 @@ def test_a_slot_in_danger_is_warned_of_before_it_is_lost(monkeypatch: pytest.Mon
         # At a standstill it is the room that counts.
         monkeypatch.setattr(gauge, "LEAST_WINDOW", 1e9)
         assert source.look().findings == ()
-        server.run("select pg_logical_emit_message(true, 'x', repeat('x', 40000000))")
+        while (source.look().safe_bytes or 0) >= 16 << 20:
+            server.run("select pg_logical_emit_message(true, 'x', repeat('x', 10000000))")
         assert [f.code for f in source.look().findings] == ["slot_endangered"]
         for _ in range(6):
             server.run("select pg_logical_emit_message(false, 'x', repeat('x', 20000000))")
