@@ -20,7 +20,9 @@
     │   ├── SlotMissing            slot_missing             manual
     │   ├── SlotLost               slot_lost                manual
     │   ├── SourceGap              source_gap               manual
+    │   ├── SourceDiverged         source_diverged          manual
     │   ├── PublicationMissing     publication_missing      manual
+    │   ├── PublicationNarrowed    publication_narrowed     manual
     │   ├── TablesMissing          tables_missing           manual
     │   └── IdentityMissing        identity_missing         manual
     ├── JournalError
@@ -270,11 +272,25 @@ class SourceGap(SourceError):
     default_remedy = "Another reader has moved the slot, or the journal was restored from an old copy: recreate the flow's state."
 
 
+class SourceDiverged(SourceError):
+    """The server's log is not the one that the journal was copied from: a fail-over or a restore has left something out."""
+
+    code = "source_diverged"
+    default_remedy = "Give the flow a new name and a new slot, and load its destinations again."
+
+
 class PublicationMissing(SourceError):
     """The publication does not exist and may not be created."""
 
     code = "publication_missing"
     default_remedy = "Create the publication, or let the flow do it with `ensure_publication: true`."
+
+
+class PublicationNarrowed(SourceError):
+    """The publication sends less than it did: what changed meanwhile is not in the stream and cannot be had any more."""
+
+    code = "publication_narrowed"
+    default_remedy = "Widen the publication again by hand, start the worker, and load what is missing again."
 
 
 class TablesMissing(SourceError):

@@ -11,6 +11,7 @@ import typer
 from penstock.cli.files import FlowOption, StateOption, running_flow, state_directory
 from penstock.cli.screen import Screen
 from penstock.cli.stopping import Running, stopping
+from penstock.core.secret import has_reference
 from penstock.errors import LedgerUnusable
 
 
@@ -52,7 +53,9 @@ def worker(
     # Only now: a flow file with problems is answered without waiting for Spark's libraries.
     from penstock.engine.worker import Worker
 
-    run = Worker(definition, home)
+    # A secret behind a reference may be changed while the flow runs.
+    refers = has_reference(flow.read_text(errors="replace"))
+    run = Worker(definition, home, reload=(lambda: running_flow(flow)) if refers else None)
 
     def stop() -> None:
         Screen(sys.stderr).line("stopping: the running epochs are finished first; a second signal ends at once")

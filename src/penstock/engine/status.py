@@ -6,6 +6,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal
 
+from penstock.sources.base import SourceHealth
+
 State = Literal["starting", "ok", "retrying", "failed", "stopped"]
 
 
@@ -42,6 +44,10 @@ class WorkerStatus:
     confirmed: int
     """What the source has been told."""
     destinations: list[DestinationStatus]
+    source: SourceHealth | None = None
+    """What the last look at the source has seen; None before the first."""
+    source_trouble: str | None = None
+    """What keeps the source from being looked at now."""
 
 
 class Rate:

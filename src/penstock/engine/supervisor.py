@@ -16,12 +16,14 @@ from typing import Any
 import structlog
 
 from penstock.embedded.cache import cache_directory
-from penstock.errors import PenstockError, SourceFailed, from_data
+from penstock.errors import PenstockError, SourceFailed, SourceRefused, from_data
 from penstock.sources.base import Prepared, Source
 
 _log = structlog.get_logger()
 
 PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+REFUSALS = 10
+"""How often a refused login is tried with a secret read anew before an operator is asked for."""
 STEADY = 30.0
 """Seconds after which a run counts as a success and the pauses begin anew."""
 
@@ -29,8 +31,18 @@ STEADY = 30.0
 class CaptureSupervisor(threading.Thread):
     """Keeps one capture running; `error` is set when it cannot be kept running without an operator."""
 
-    def __init__(self, source: Source, kind: str, journal: Path, appended: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        source: Source,
+        kind: str,
+        journal: Path,
+        appended: Callable[[], None],
+        fresh: Callable[[], Any] | None = None,
+    ) -> None:
+        """`fresh` reads the source's options again where they hold references to secrets."""
         super().__init__(name="capture", daemon=True)
+        self._fresh = fresh
+        self._refusals = 0
         self._source, self._kind, self._journal = source, kind, journal
         self._appended = appended
         self._lock = threading.Lock()
@@ -100,7 +112,7 @@ class CaptureSupervisor(threading.Thread):
             failures = 0 if time.monotonic() - began > STEADY else failures
             error = error or SourceFailed(f"the capture process ended without a word (exit code {self._exit_code})")
             while not self._stopping.is_set():
-                if error.retry != "timed":
+                if not self._may_pass(error):
                     self.error = error
                     _log.error("capture failed", code=error.code, reason=error.message, remedy=error.remedy)
                     self._appended()
@@ -113,7 +125,11 @@ class CaptureSupervisor(threading.Thread):
                 if self._stopping.wait(pause):
                     return
                 try:
+                    # A connection that is kept may be as dead as the one that was lost, and take longer to tell.
+                    self._source.close()
                     prepared, _, _ = self.prepare()
+                    self._refusals = 0
+                    _log.info("capture goes on", **prepared.facts)
                     self._say({"begin": prepared.start, "recipe": self._source.recipe()})
                     self._say({"confirm": self._confirmed})
                     break
@@ -123,6 +139,13 @@ class CaptureSupervisor(threading.Thread):
                     error = SourceFailed(f"capture could not be started: {type(failure).__name__}: {failure}")
             if self._stopping.is_set():
                 self._end_process()
+
+    def _may_pass(self, error: PenstockError) -> bool:
+        """Whether another try makes sense; a refused login does while the secret is being changed at both ends."""
+        if not isinstance(error, SourceRefused):
+            return error.retry == "timed"
+        self._refusals += 1
+        return self._refusals <= REFUSALS and self._source.renew(self._fresh() if self._fresh is not None else None)
 
     def _open(self) -> dict[str, Any]:
         self._end_process()

@@ -7,7 +7,7 @@ import dataclasses
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import structlog
 
 from penstock.core import connectors
 from penstock.core.flow import DestinationUse, Flow
+from penstock.core.position import format_lsn
 from penstock.core.schema import TableSchema
 from penstock.destinations.base import Destination, Place
 from penstock.engine.acknowledgement import allowed
@@ -26,6 +27,7 @@ from penstock.engine.session import SparkHost
 from penstock.engine.status import DestinationStatus, WorkerStatus
 from penstock.engine.supervisor import CaptureSupervisor
 from penstock.engine.switchboard import Switchboard
+from penstock.engine.watching import SourceWatch
 from penstock.errors import PenstockError, TableWithoutKey, from_data
 from penstock.journal.reader import read_header
 from penstock.journal.retention import journal_size, trim
@@ -43,8 +45,11 @@ MAX_ROWS = 100_000
 class Worker:
     """Runs a flow until it is stopped, is drained, or cannot go on; SIGKILL at any moment loses nothing."""
 
-    def __init__(self, flow: Flow, state: Path, *, master: str | None = None) -> None:
+    def __init__(self, flow: Flow, state: Path, *, master: str | None = None, reload: Callable[[], Flow] | None = None) -> None:
+        """`reload` reads the flow's definition again, for secrets that have changed where it refers to them."""
         self.flow = flow
+        self._reload = reload
+        self._source_watch: SourceWatch | None = None
         self.state = state
         self._journal = journal_directory(flow, state)
         self._host = SparkHost(run_directory(flow, state), master)
@@ -96,7 +101,9 @@ class Worker:
             )
         told = self._supervisor.told if self._supervisor is not None else 0
         mark = self._supervisor.journal_mark if self._supervisor is not None else 0
-        return WorkerStatus(self.flow.name, journal_size(self._journal), mark, told, destinations)
+        watch = self._source_watch
+        health, trouble = (watch.health, watch.trouble) if watch is not None else (None, None)
+        return WorkerStatus(self.flow.name, journal_size(self._journal), mark, told, destinations, health, trouble)
 
     def is_ready(self) -> bool:
         """Whether every destination's lanes stand, so that a change waits for nothing but its turn."""
@@ -113,15 +120,18 @@ class Worker:
         self._ledger = Ledger(ledger_path(self.state))
         self._destinations = [(use, self._destination(use)) for use in self.flow.destinations]
         self._check_destinations()
-        supervisor = CaptureSupervisor(self._source, self.flow.source.type, self._journal, self._appended)
+        fresh = self._fresh_options if self._reload is not None else None
+        supervisor = CaptureSupervisor(self._source, self.flow.source.type, self._journal, self._appended, fresh)
         self._supervisor = supervisor
         # What cannot work is refused before anything is made on the server, and before anybody waits for a JVM.
+        self._source.recall(self._ledger.memory(self.flow.name))
         discovered = self._source.discover()
         self._check_keys(discovered)
-        prepared, new, _ = supervisor.prepare()
+        prepared, new, mark = supervisor.prepare()
         threading.Thread(target=self._warm_up, name="spark", daemon=True).start()
         definition = self.flow.model_dump_json(include={"name"})
         self._generation = self._ledger.take_over(self.flow.name, prepared.identity, definition)
+        self._remember(self._source.remember())
         beginning = prepared.start if new else self._oldest()
         self._board = Switchboard()
         for use, destination in self._destinations:
@@ -129,7 +139,34 @@ class Worker:
         for loop in self._loops:
             loop.start()
         supervisor.begin(prepared)
-        _log.info("flow started", flow=self.flow.name, generation=self._generation, journal=str(self._journal))
+        self._source_watch = SourceWatch(self._source, self._remember, self._news.set)
+        self._source_watch.start()
+        _log.info(
+            "flow started",
+            flow=self.flow.name,
+            generation=self._generation,
+            source=self.flow.source.type,
+            **prepared.facts,
+            journal=str(self._journal),
+            journal_end="new" if new else format_lsn(mark),
+            destinations=", ".join(f"{loop.status.name} at {format_lsn(loop.status.position)}" for loop in self._loops),
+        )
+
+    def _remember(self, memory: dict[str, Any]) -> None:
+        assert self._ledger is not None
+        try:
+            self._ledger.remember(self.flow.name, self._generation, memory)
+        except PenstockError as error:
+            _log.warning("what is known of the source was not recorded", code=error.code, reason=error.message)
+
+    def _fresh_options(self) -> Any | None:
+        """The source's options with references resolved anew; None when the definition cannot be read now."""
+        assert self._reload is not None
+        try:
+            return self._source_card.options.model_validate(self._reload().source.options)
+        except (PenstockError, ValueError) as error:
+            _log.warning("the flow's definition could not be read again", reason=str(error))
+            return None
 
     def _warm_up(self) -> None:
         try:
@@ -240,6 +277,8 @@ class Worker:
             self._news.clear()
             if self._supervisor.error is not None:
                 raise self._supervisor.error
+            if self._source_watch is not None and self._source_watch.error is not None:
+                raise self._source_watch.error
             self._check_loops()
             self._trim()
             if max_empty_reads is None:
@@ -289,7 +328,10 @@ class Worker:
                 stack.callback(self._ledger.close)
                 if self._generation:
                     stack.callback(self._ledger.leave, self.flow.name, self._generation, *outcome)
+                    stack.callback(self._remember, self._source.remember())
             stack.callback(self._source.close)
+            if self._source_watch is not None:
+                self._source_watch.stop()
             stack.callback(self._host.stop)
             if self._board is not None:
                 stack.callback(self._board.close)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -94,6 +96,17 @@ class Ledger:
                 "delete from flows where name = :f",
             ):
                 c.execute(sa.text(statement), {"f": flow})
+
+    def memory(self, flow: str) -> dict[str, Any]:
+        """What `remember` was last given for the flow; empty when nothing was."""
+        with self._database.transaction() as c:
+            text: str | None = c.scalar(sa.text("select memory from flows where name = :n"), {"n": flow})
+            return dict(json.loads(text)) if text else {}
+
+    def remember(self, flow: str, generation: int, memory: Mapping[str, Any]) -> None:
+        """Keeps what is known of the flow's source: plain data that only the source understands."""
+        with self._fenced(flow, generation) as c:
+            c.execute(sa.text("update flows set memory = :m where name = :n"), {"m": json.dumps(memory), "n": flow})
 
     def checkpoint(self, flow: str, destination: str) -> Checkpoint | None:
         """How far a destination has come; None when it has not begun."""

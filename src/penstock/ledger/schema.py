@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, ForeignKeyConstraint, Integer, MetaData, String, Table, Text
 
-HEAD = "0001"
+HEAD = "0002"
 """The newest migration."""
 
 metadata = MetaData()
@@ -19,6 +19,7 @@ flows = Table(
     Column("state", String(16), nullable=False),
     Column("reason", Text),
     Column("updated_at", BigInteger, nullable=False),
+    Column("memory", Text),
 )
 
 checkpoints = Table(

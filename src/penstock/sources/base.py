@@ -6,7 +6,9 @@ Who calls, when, and what may run twice
 (publication, slot) if the options allow, and verifies that the slot can continue where the journal ends; it may run any
 number of times and creates nothing twice. `belongings` lists what the flow has there, and `drop` removes what it has
 made, when the flow is given up. `head` and `confirmed` ask the server and are cheap enough to be called once a
-second.
+second. `recall` comes before the first `prepare` with what `remember` gave the ledger at some earlier moment, which may be
+long ago or half a minute before a crash. `look` is called every few seconds by a thread of its own while the flow runs, and
+uses a connection of its own; when it raises, the flow goes on and is looked at again, and only `SourceHealth.error` ends it.
 
 `Capture` runs in a child process of the worker, made there from the plain data that `Source.recipe` returned. `run` reads
 the log from `journal.mark` on and appends it, and returns only when `link.stopping` is set; it raises an error of ours when
@@ -20,7 +22,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.core.batch import Batch
@@ -40,6 +42,34 @@ class Prepared:
     """Short, stable for one database of one server: it enters event ids and guards the flow's state."""
     start: int
     """Position from which the slot delivers when the journal is empty."""
+    facts: Mapping[str, str | int] = field(default_factory=dict)
+    """What the flow uses on the server, for the log: names, counts, positions."""
+
+
+@dataclass(frozen=True)
+class SourceHealth:
+    """What one look at a running source saw."""
+
+    head: int
+    """The position up to which the server's log is durable."""
+    confirmed: int
+    """The position that the server holds as confirmed."""
+    lag_bytes: int
+    """How much log lies between the two."""
+    lag_seconds: float
+    """For how long, at least, the oldest of that has been there; 0 when nothing waits."""
+    retained_bytes: int
+    """How much log the server keeps for this flow."""
+    state: str
+    """In the server's own word, whether it will go on keeping it."""
+    safe_bytes: int | None
+    """How much more can be written before the server may give the flow's place up; None when there is no limit."""
+    seconds_left: float | None
+    """How long that lasts at the rate of the last minute; None when there is no limit or nothing is written."""
+    findings: tuple[Finding, ...] = ()
+    """What an operator should know and the flow survives: danger, tables that have to be loaded again."""
+    error: PenstockError | None = None
+    """Why the flow must not go on."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +108,7 @@ class Source(ABC):
     def prepare(self, journal_end: int | None) -> Prepared:
         """Publication and slot ready for a journal that ends there (None: a new one); idempotent.
 
-        SlotMissing, SlotLost, SlotInUse or SourceGap when the slot cannot continue the journal.
+        SlotMissing, SlotLost, SlotInUse, SourceGap or SourceDiverged when the slot cannot continue the journal.
         """
 
     @abstractmethod
@@ -103,6 +133,21 @@ class Source(ABC):
         Raises what is in the way, a reader of the slot for instance, before anything is removed.
         """
         return []
+
+    def recall(self, memory: Mapping[str, Any]) -> None:
+        """What `remember` gave at an earlier time; empty when there was none."""
+
+    def remember(self) -> dict[str, Any]:
+        """Plain data by which a later start tells whether this is the same server with the same log."""
+        return {}
+
+    def look(self) -> SourceHealth | None:
+        """How the source is now, compared with the look before; None when a source has nothing to look at."""
+        return None
+
+    def renew(self, options: Any | None) -> bool:
+        """Takes fresh credentials after a refusal, from `options` if given; whether they may be others than before."""
+        return False
 
     def close(self) -> None:
         """Gives back connections."""

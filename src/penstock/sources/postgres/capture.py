@@ -12,6 +12,7 @@ from penstock.sources.base import Capture, Link
 from penstock.sources.postgres import walk
 from penstock.sources.postgres.assembly import Assembly
 from penstock.sources.postgres.control import Control
+from penstock.sources.postgres.pulse import Pulse
 from penstock.sources.postgres.relation import RelationBook
 from penstock.sources.postgres.wire import ReplicationConnection, raise_server_error
 
@@ -33,7 +34,7 @@ class PostgresCapture(Capture):
 
     def run(self, journal: JournalWriter, link: Link) -> None:
         """Copies until `link.stopping`."""
-        control = Control(self.recipe["dsn"], self.recipe["flow"])
+        control = Control(self.recipe["dsn"], self.recipe["flow"], patience=float(self.recipe["receive_timeout"]))
         connection = ReplicationConnection.connect(self.recipe["dsn"], application_name=f"penstock {self.recipe['flow']}")
         try:
             connection.start_replication(self.recipe["slot"], journal.mark, self._options())
@@ -41,7 +42,8 @@ class PostgresCapture(Capture):
             teller.start()
             try:
                 book = RelationBook(control, journal.entries, journal.versions, journal.catalog)
-                self._copy(connection, journal, Assembly(journal, book), teller, link)
+                pulse = Pulse(control, self.recipe["slot"], connection.where, float(self.recipe["receive_timeout"]))
+                self._copy(connection, journal, Assembly(journal, book), teller, link, pulse)
             finally:
                 teller.finish()
             connection.end()
@@ -62,13 +64,20 @@ class PostgresCapture(Capture):
         return options
 
     def _copy(
-        self, connection: ReplicationConnection, journal: JournalWriter, assembly: Assembly, teller: _Teller, link: Link
+        self,
+        connection: ReplicationConnection,
+        journal: JournalWriter,
+        assembly: Assembly,
+        teller: _Teller,
+        link: Link,
+        pulse: Pulse,
     ) -> None:
         probes, asked, marked_at = 0, False, 0.0
         interval = float(self.recipe["heartbeat_interval"])
         while not link.stopping:
             got = _gulp(connection, assembly)
             if got:
+                pulse.heard()
                 assembly.take()
                 due = asked or time.monotonic() - marked_at >= interval
                 if assembly.publish(bare=due):
@@ -81,6 +90,10 @@ class PostgresCapture(Capture):
             if link.probes != probes:
                 probes, asked = link.probes, True
                 teller.hurry(reply=True)
+            # An idle server says nothing by itself: asked, it says where the log stands, and that it is there.
+            elif pulse.is_silent_for(interval):
+                teller.hurry(reply=True)
+            pulse.check()
             teller.check()
             if got > BULK_BYTES:
                 time.sleep(BULK_PAUSE)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +25,10 @@ SESSION = (
     "-c statement_timeout=60s -c lock_timeout=30s -c idle_session_timeout=0"
 )
 
+KEEPALIVES = {"keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "4", "tcp_user_timeout": "30000"}
+PATIENCE = 75.0
+"""Seconds after which a query has no answer coming: the server itself would have ended it by then."""
+
 
 def pinned(dsn: str, flow: str) -> str:
     """The dsn with the session's settings, which win over those of role and database; `options` of the dsn come first."""
@@ -29,6 +36,9 @@ def pinned(dsn: str, flow: str) -> str:
     extra = {"options": f"{given.get('options') or ''} {SESSION}".strip(), "client_encoding": "UTF8"}
     if "connect_timeout" not in given:
         extra["connect_timeout"] = "10"
+    # A peer that vanished without a word is noticed in half a minute, not after the kernel's two hours.
+    unset = {k: v for k, v in KEEPALIVES.items() if k not in given}
+    extra |= unset if given.get("keepalives") != "0" else {}
     if "application_name" not in given:
         extra["application_name"] = application_name(flow)
     return make_conninfo(dsn, **extra)
@@ -39,11 +49,17 @@ def application_name(flow: str) -> str:
     return f"penstock {flow}"
 
 
+def has_password(dsn: str) -> bool:
+    """Whether the dsn itself holds the password, so that no other can be found without a new dsn."""
+    return bool(conninfo_to_dict(dsn).get("password"))
+
+
 class Control:
     """One connection in autocommit, opened on use and again when it was lost; usable from several threads."""
 
-    def __init__(self, dsn: str, flow: str) -> None:
+    def __init__(self, dsn: str, flow: str, patience: float | None = None) -> None:
         self.dsn = dsn
+        self._patience = PATIENCE if patience is None else patience
         self._flow = flow
         self._lock = threading.Lock()
         self._connection: psycopg.Connection[Row] | None = None
@@ -61,6 +77,13 @@ class Control:
             return self._open().info.dbname
 
     @property
+    def host(self) -> str:
+        """Where the server is, as the dsn names it."""
+        with self._lock, self._translated():
+            info = self._open().info
+            return f"{info.host}:{info.port}"
+
+    @property
     def user(self) -> str:
         """The role that is logged in."""
         with self._lock, self._translated():
@@ -71,11 +94,11 @@ class Control:
         with self._lock, self._translated():
             kept = self._connection is not None and not self._connection.closed
             try:
-                return self._open().execute(sql, values).fetchall()
+                return self._ask(sql, values)
             except psycopg.OperationalError:
                 if not kept or (self._connection is not None and not self._connection.closed):
                     raise
-                return self._open().execute(sql, values).fetchall()
+                return self._ask(sql, values)
 
     def row(self, sql: LiteralString, values: Mapping[str, Any] | None = None) -> Row:
         """The one row of a query."""
@@ -84,7 +107,9 @@ class Control:
     def execute(self, statement: Composed) -> None:
         """Runs a statement that changes something; never twice."""
         with self._lock, self._translated():
-            self._open().execute(statement)
+            connection = self._open()
+            with _answered_within(self._patience, connection):
+                connection.execute(statement)
 
     def close(self) -> None:
         """Gives the connection back."""
@@ -92,6 +117,11 @@ class Control:
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None
+
+    def _ask(self, sql: LiteralString | Composed, values: Mapping[str, Any] | None) -> list[Row]:
+        connection = self._open()
+        with _answered_within(self._patience, connection):
+            return connection.execute(sql, values).fetchall()
 
     def _open(self) -> psycopg.Connection[Row]:
         if self._connection is None or self._connection.closed:
@@ -107,3 +137,20 @@ class Control:
             yield
         except psycopg.Error as error:
             raise translate_psycopg(error, self.dsn) from error
+
+
+@contextmanager
+def _answered_within(seconds: float, connection: psycopg.Connection[Row]) -> Iterator[None]:
+    """Cuts the connection when the block takes longer: a proxy that stalls acknowledges everything and answers nothing."""
+
+    def cut() -> None:
+        with contextlib.suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(connection.fileno())) as copy:
+            copy.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(seconds, cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -55,6 +55,8 @@ class PostgresOptions(Options):
     transactions are then taken when they commit: the server streams messages of rolled-back savepoints without a mark."""
     origin: Literal["any", "none"] = "any"
     """Which changes to take by origin: any, or only those that no replication brought here (PostgreSQL 16 and newer)."""
+    receive_timeout: Duration = 60.0
+    """How long a server may say nothing, although it was asked, before the connection is taken for lost and made again."""
     failover: bool = True
     """Whether a new slot is kept on standbys too (PostgreSQL 17 and newer)."""
     ensure_state: bool = True
@@ -64,7 +66,7 @@ class PostgresOptions(Options):
     state_table: Annotated[str, Field(min_length=1, max_length=NAME_BYTES)] = "source_state"
     """The state table; it is never published by the flow."""
 
-    _intervals = field_validator("status_interval", "heartbeat_interval")(_at_least_a_second)
+    _intervals = field_validator("status_interval", "heartbeat_interval", "receive_timeout")(_at_least_a_second)
 
     @field_validator("dsn")
     @classmethod

@@ -52,11 +52,14 @@ def slot_busy(name: str, pid: int | None, reader: str) -> SlotInUse:
     )
 
 
-def slot_gone(name: str, journal_end: int) -> SlotMissing:
+def slot_gone(name: str, journal_end: int, timeline: int = 1) -> SlotMissing:
     """The refusal to begin anew in silence where a journal says that the flow has read from its slot."""
-    return SlotMissing(
-        f"The slot {name} is gone, and what came after the journal's end {format_lsn(journal_end)} with it.", slot=name
+    promoted = (
+        " On a server that was promoted, slots are only those that were synchronised to it: `failover: true` on the flow, and"
+        " sync_replication_slots = on on the standby (PostgreSQL 17 and newer)."
     )
+    message = f"The slot {name} is gone, and what came after the journal's end {format_lsn(journal_end)} with it."
+    return SlotMissing(message + (promoted if timeline > 1 else ""), slot=name)
 
 
 def slot_ahead(name: str, position: int, journal_end: int) -> SourceGap:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
+import structlog
+
 from penstock.core.finding import Finding
-from penstock.core.position import parse_lsn
+from penstock.core.position import format_lsn, parse_lsn
 from penstock.core.schema import TableSchema
 from penstock.errors import (
     PenstockError,
@@ -15,20 +18,22 @@ from penstock.errors import (
     SourceFailed,
     SourceRefused,
 )
-from penstock.sources.base import Belonging, Prepared, Source
-from penstock.sources.postgres import catalog, logical_messages, publication, slot
+from penstock.sources.base import Belonging, Prepared, Source, SourceHealth
+from penstock.sources.postgres import catalog, lineage, logical_messages, publication, slot
 from penstock.sources.postgres.belongings import Belongings
-from penstock.sources.postgres.control import Control
+from penstock.sources.postgres.control import Control, has_password
+from penstock.sources.postgres.inventory import Inventory
+from penstock.sources.postgres.lineage import HEAD, Lineage
 from penstock.sources.postgres.options import PostgresOptions, default_name
 from penstock.sources.postgres.preflight import Preflight
 from penstock.sources.postgres.publication import Plan
 from penstock.sources.postgres.refusals import bad, no_tables, publication_gone, refuse, slot_absent, slot_ahead, slot_gone
 from penstock.sources.postgres.state import StateTable
+from penstock.sources.postgres.watch import PostgresWatch
 
-_HEAD = """
-SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
-            ELSE pg_catalog.pg_current_wal_flush_lsn() END::text AS head
-"""
+_log = structlog.get_logger()
+
+_HEAD = f"SELECT {HEAD} AS head"
 _IDENTITY = """
 SELECT s.system_identifier::text AS system, d.oid::text AS database
   FROM pg_catalog.pg_control_system() s, pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()
@@ -45,6 +50,10 @@ class PostgresSource(Source):
         self.publication = options.publication or default_name(flow)
         self._control = Control(options.dsn, flow)
         self._state = StateTable(self._control, flow, options)
+        # Of its own: a look never waits for a slot that is being made, and what prepares never waits for a look.
+        self._eye = Control(options.dsn, flow, patience=30.0)
+        self._watch = PostgresWatch(self._eye, self.slot, self.publication, self._additions)
+        self._lineage: Lineage | None = None
 
     def check(self, journal_end: int | None = None) -> list[Finding]:
         """Everything that stands in the way, at once, each with the SQL that mends it; changes nothing."""
@@ -72,19 +81,26 @@ class PostgresSource(Source):
 
     def prepare(self, journal_end: int | None) -> Prepared:
         """Publication and slot ready for a journal that ends there (None: a new one); idempotent."""
+        now = lineage.read(self._control, self.flow) if journal_end is not None else None
+        if now is not None and journal_end is not None:
+            self._continue(now, journal_end)
         found = slot.find(self._control, self.slot)
         if found is None and journal_end is not None:
-            raise slot_gone(self.slot, journal_end)
+            raise slot_gone(self.slot, journal_end, now.timeline if now else 1)
         plan = self._plan()
         if plan.found is None and journal_end is not None:
             raise publication_gone(self.publication)
+        if journal_end is not None:
+            self._watch.compare(self._control, plan)
         if self.options.validate_replication:
             self._refuse_problems(plan)
         self._prepare_publication(plan)
         position = self._prepare_slot(found, follows=plan.found is None)
         if journal_end is not None and position > journal_end:
             raise slot_ahead(self.slot, position, journal_end)
-        return Prepared(self._identity(), position)
+        self._lineage = now or lineage.read(self._control, self.flow)
+        self._watch.rebase(self._control, self._lineage.head)
+        return Prepared(self._identity(), position, self._facts(plan, position))
 
     def head(self) -> int:
         """The position up to which the server's log is durable now (on a standby: replayed)."""
@@ -105,6 +121,7 @@ class PostgresSource(Source):
             "publication": self.publication,
             "status_interval": self.options.status_interval,
             "heartbeat_interval": self.options.heartbeat_interval,
+            "receive_timeout": self.options.receive_timeout,
             "server_version": self._control.version,
             "streaming": self.options.streaming,
             "emit_messages": self.options.emit_messages,
@@ -120,15 +137,72 @@ class PostgresSource(Source):
         """Removes the slot, the publication and the record that the flow has made, and nothing else; idempotent."""
         return self._belongings().drop()
 
+    def recall(self, memory: Mapping[str, Any]) -> None:
+        """What `remember` gave; the next `prepare` compares the server with it."""
+        if "lineage" in memory:
+            self._lineage = Lineage.of_data(memory["lineage"])
+        if "inventory" in memory:
+            self._watch.recall(Inventory.of_data(memory["inventory"]), self._lineage.head if self._lineage else 0)
+
+    def remember(self) -> dict[str, Any]:
+        """System identifier, timeline, head, and what the publication sends."""
+        memory: dict[str, Any] = {}
+        if self._lineage is not None:
+            memory["lineage"] = {**self._lineage.to_data(), "head": max(self._lineage.head, self._watch.head)}
+        if self._watch.known is not None:
+            memory["inventory"] = self._watch.known.to_data()
+        return memory
+
+    def look(self) -> SourceHealth:
+        """One cheap look at slot, publication and tables; lets new tables join when the flow may."""
+        return self._watch.look()
+
+    def renew(self, options: Any | None) -> bool:
+        """Takes the dsn of `options`; a dsn without a password has it read anew from where libpq finds it."""
+        if options is not None and options.dsn != self.options.dsn:
+            self.options = self.options.model_copy(update={"dsn": options.dsn})
+            for control in (self._control, self._eye):
+                control.dsn = options.dsn
+            return True
+        return options is not None or not has_password(self.options.dsn)
+
     def close(self) -> None:
-        """Gives back the control connection."""
+        """Gives back the connections."""
         self._control.close()
+        self._eye.close()
 
     def _belongings(self) -> Belongings:
         return Belongings(self._control, self.flow, self._state, self.slot, self.publication)
 
     def _plan(self) -> Plan:
         return publication.plan(self._control, self.options, self.publication, self.flow)
+
+    def _additions(self, control: Control) -> Plan | None:
+        """What the flow may add to its publication by itself."""
+        if not self.options.ensure_publication:
+            return None
+        return publication.plan(control, self.options, self.publication, self.flow)
+
+    def _continue(self, now: Lineage, journal_end: int) -> None:
+        """Whether this server's log goes on where the journal ends."""
+        if self._lineage is None:
+            return
+        told = lineage.compare(self._lineage, now, journal_end)
+        if told is not None:
+            _log.warning("the flow goes on after a fail-over", flow=self.flow, reason=told)
+
+    def _facts(self, plan: Plan, position: int) -> dict[str, str | int]:
+        names = [t.qualified for t in plan.takes]
+        return {
+            "server": f"{self._control.user}@{self._control.host}/{self._control.database}",
+            "version": "{}.{}".format(*divmod(self._control.version, 10000)),
+            "slot": self.slot,
+            "slot_at": format_lsn(position),
+            "publication": self.publication,
+            "tables": f"{len(names)}: {', '.join(names[:8])}{' …' if len(names) > 8 else ''}",
+            "head": format_lsn(self._lineage.head if self._lineage else 0),
+            "timeline": self._lineage.timeline if self._lineage else 0,
+        }
 
     def _preflight(self) -> Preflight:
         return Preflight(self._control, self.flow, self.options, self.slot, self.publication)
