@@ -14,6 +14,7 @@ CARD = Card(
         "source": "penstock.sources.postgres.source:PostgresSource",
         "capture": "penstock.sources.postgres.capture:PostgresCapture",
         "decoder": "penstock.sources.postgres.decoder:PostgresDecoder",
+        "completer": "penstock.sources.postgres.toast.completer:PostgresCompleter",
     },
     capabilities={
         "position": "lsn",
