@@ -36,10 +36,11 @@ def test_columns_are_those_of_the_specification_and_then_the_table_s_own() -> No
         "__xid",
         "__schema_version",
         "__unchanged",
+        "__read_later",
         "__before",
     ]
     assert made.schema.names == [*names, "id", "v", "big"]
-    assert [made.schema.field(name).type for name in names[:8]] == [
+    assert [made.schema.field(name).type for name in names[:9]] == [
         pa.string(),
         pa.int64(),
         pa.int64(),
@@ -47,6 +48,7 @@ def test_columns_are_those_of_the_specification_and_then_the_table_s_own() -> No
         pa.timestamp("us", "UTC"),
         pa.int64(),
         pa.int32(),
+        pa.list_(pa.string()),
         pa.list_(pa.string()),
     ]
 

@@ -1,7 +1,8 @@
 """A batch: Arrow rows of one table under one schema version, in log order, with what happened to each.
 
 Three states of a cell are kept apart: a value, NULL, and unchanged (the log did not carry it). A fourth, odd, is a value
-that the column's Arrow type cannot hold: NULL in the array, its exact text beside it.
+that the column's Arrow type cannot hold: NULL in the array, its exact text beside it. A value may also have been read from
+the source after the change, because the log did not carry it; such cells are marked.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -48,6 +50,16 @@ class Odd:
 
 
 @dataclass(frozen=True)
+class Handle:
+    """How a source can be asked for the batch's rows again; made by its decoder for its completer, and for nobody else."""
+
+    keys: tuple[pa.Array, ...]
+    """Per key column the key's text of every row, as the log has it."""
+    detail: Mapping[str, Any]
+    """What the decoder knows of the table version beside its schema."""
+
+
+@dataclass(frozen=True)
 class Batch:
     """Rows of one table under one schema version; every array has `len(rows)` entries, in log order.
 
@@ -74,6 +86,10 @@ class Batch:
     before: pa.RecordBatch | None = None
     """Old rows of updates, NULL where nothing is known; None when no update of the batch has one."""
     odd: Mapping[str, Odd] = field(default_factory=dict)
+    read_later: tuple[pa.Array | None, ...] = ()
+    """Per column a boolean array that is true where the value was read from the source after the change and may be newer than
+    it; None or nothing when no value was."""
+    handle: Handle | None = None
 
     def __len__(self) -> int:
         return int(self.rows.num_rows)
@@ -97,6 +113,8 @@ class Batch:
             image=self.image.filter(mask),
             before=None if self.before is None else self.before.filter(mask),
             odd={name: _renumbered(odd, mask) for name, odd in self.odd.items()},
+            read_later=tuple(None if flags is None else flags.filter(mask) for flags in self.read_later),
+            handle=None if self.handle is None else Handle(tuple(k.filter(mask) for k in self.handle.keys), self.handle.detail),
         )
 
 

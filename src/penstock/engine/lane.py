@@ -25,7 +25,7 @@ from penstock.errors import DestinationFailed, PenstockError
 from penstock.journal.reader import SliceReader
 from penstock.journal.record import unpack_slices
 from penstock.observe.failpoints import reach
-from penstock.sources.base import Decoder
+from penstock.sources.base import Completer, Decoder
 
 PROGRESS = 1.0
 """Seconds between signs of life while a descriptor is worked on."""
@@ -79,7 +79,12 @@ class Work:
         self.place = Place(setup["flow"], setup["name"], Path(setup["staging"]))
         self._options = card.options.model_validate(setup["options"])
         self._writer: Writer = card.load("writer")(self.place, self._options)
-        self._decoder: Decoder = connectors.find("source", setup["source"]).load("decoder")()
+        source = connectors.find("source", setup["source"])
+        self._decoder: Decoder = source.load("decoder")()
+        self._completer: Completer | None = None
+        if setup.get("completion") is not None:
+            self._completer = source.load("completer")(setup["completion"])
+            self._decoder.gives_handles = True
         self._journal = SliceReader(Path(setup["journal"]))
 
     def do(self, descriptor: dict[str, Any], connection: Connection) -> dict[str, Any]:
@@ -89,14 +94,20 @@ class Work:
         bucket = int(descriptor["bucket"])
         takes = self._options.takes  # type: ignore[attr-defined]
         batches = self._decoder.decode(self._journal, slices, bucket, epoch.buckets, lambda t: takes(t.schema, t.name))
+        if self._completer is not None:
+            batches = self._completer.complete(epoch, bucket, slices, batches)
         reach("lane.before_write")
         receipt = self._writer.write(epoch, bucket, _signs_of_life(batches, connection, descriptor["ask"]))
         reach("lane.after_write")
-        return dict(receipt)
+        if self._completer is None:
+            return dict(receipt)
+        return {**receipt, "counts": {**(receipt.get("counts") or {}), **self._completer.counts}}
 
     def close(self) -> None:
         """Gives back connections and files."""
         self._writer.close()
+        if self._completer is not None:
+            self._completer.close()
         self._journal.close()
 
 
@@ -115,7 +126,7 @@ def warm() -> None:
     """Imports and compiles, before workers are forked, what their first epoch would otherwise wait for."""
     kinds: tuple[Kind, ...] = ("source", "destination", "format")
     for card in (card for kind in kinds for card in connectors.cards(kind).values()):
-        for part in {"decoder", "writer", "format"} & card.parts.keys():
+        for part in {"decoder", "completer", "writer", "format"} & card.parts.keys():
             try:
                 module = importlib.import_module(card.load(part).__module__)
                 getattr(module, "warm", lambda: None)()

@@ -223,6 +223,7 @@ class Worker:
             "destination": use.type,
             "options": use.options,
             "source": self.flow.source.type,
+            "completion": self._source.completion(),
             "staging": str(self._place(use).staging),
             "journal": str(self._journal),
         }

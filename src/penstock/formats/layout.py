@@ -3,6 +3,7 @@
 One row per change, in log order. An update that changed its key is one row whose `__before` holds the old key.
 `__unchanged` names the columns of the new row that the log did not carry: NULL there means "not known", elsewhere it means
 NULL. `__unknown`, the last field of `__before`, does the same for the old row; it is null when the whole old row is known.
+`__read_later` names the columns whose value was read from the source after the change, so that it may be newer.
 
 A table's own column that is called like one of these names, in any case, is written with one more underscore in front,
 as many times as it takes to be unique; its own name stands in the field's metadata, and the reader gives it back.
@@ -11,6 +12,7 @@ as many times as it takes to be unique; its own name stands in the field's metad
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -40,6 +42,7 @@ _META = (
     pa.field("__xid", pa.int64()),
     pa.field("__schema_version", pa.int32(), nullable=False),
     pa.field("__unchanged", pa.list_(pa.string()), nullable=False),
+    pa.field("__read_later", pa.list_(pa.string()), nullable=False),
 )
 META_NAMES = (*(f.name for f in _META), "__before")
 _RESERVED = frozenset((*META_NAMES, UNKNOWN))
@@ -73,7 +76,7 @@ def to_layout(batch: Batch, source: str) -> pa.RecordBatch:
     table, count = batch.table, len(batch)
     op = batch.op.to_numpy(zero_copy_only=False)
     image = batch.image.to_numpy(zero_copy_only=False)
-    unchanged = _unchanged(batch, op)
+    unchanged = _marked(batch, batch.unchanged, op)
     meta = [
         pc.take(_OPS, batch.op),
         batch.position,
@@ -83,6 +86,7 @@ def to_layout(batch: Batch, source: str) -> pa.RecordBatch:
         batch.xid,
         pa.array(np.full(count, table.version, dtype=np.int32)),
         name_lists(table, unchanged, count),
+        name_lists(table, _marked(batch, batch.read_later, op), count),
     ]
     schema = layout_schema(table)
     before = _before(batch, schema.field("__before").type, op, image)
@@ -133,12 +137,12 @@ def without_leaves(batch: Batch) -> Batch:
     return batch.filter(keep)
 
 
-def _unchanged(batch: Batch, op: Any) -> Any:
-    """Which cells of new rows the log did not carry, as a boolean matrix; None when it carried all."""
-    if all(mask is None for mask in batch.unchanged):
+def _marked(batch: Batch, masks: Sequence[pa.Array | None], op: Any) -> Any:
+    """Which cells of new rows the masks mark, as a boolean matrix; None when they mark none."""
+    if all(mask is None for mask in masks):
         return None
     matrix = np.zeros((len(batch), len(batch.table.columns)), dtype=np.bool_)
-    for i, mask in enumerate(batch.unchanged):
+    for i, mask in enumerate(masks):
         if mask is not None:
             matrix[:, i] = mask.to_numpy(zero_copy_only=False)
     matrix[(op == Op.DELETE) | (op == Op.TRUNCATE)] = False

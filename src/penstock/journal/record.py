@@ -44,6 +44,8 @@ class SliceFlag(IntFlag):
     """Piece of a transaction that arrived before it committed; the source's messages in it have another shape."""
     PARTLY_GONE = 64
     """Parts of the transaction were rolled back; its last piece names them."""
+    RETOLD = 128
+    """A table is described again as it was: something about it may have happened that the log does not show."""
 
 
 class Slice(NamedTuple):

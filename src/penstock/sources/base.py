@@ -16,6 +16,10 @@ the connection is lost, and the worker starts the child again. Nothing it has no
 the server `link.confirmed` and no more.
 
 `Decoder` runs in lanes (executors) and is pure: the same slices and bucket give the same batches, for ever.
+
+`Completer` runs in lanes too, where `Source.completion` asked for one: it adds to decoded batches what the log left out. It
+may ask the source, so it is not pure: a replay gives the same changes, but cells that it filled may have other values.
+A lane keeps its completer from epoch to epoch; a completer must expect to miss epochs and to see one twice.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.core.batch import Batch
+from penstock.core.epoch import Epoch
 from penstock.core.finding import Finding
 from penstock.core.schema import TableSchema
 from penstock.errors import PenstockError
@@ -149,6 +154,10 @@ class Source(ABC):
         """Takes fresh credentials after a refusal, from `options` if given; whether they may be others than before."""
         return False
 
+    def completion(self) -> dict[str, Any] | None:
+        """Plain data from which every lane makes its `Completer`; None when the decoded batches are to stay as they are."""
+        return None
+
     def close(self) -> None:
         """Gives back connections."""
 
@@ -202,6 +211,9 @@ class Capture(ABC):
 class Decoder(ABC):
     """Executor half: journal bytes to batches."""
 
+    gives_handles: bool = False
+    """Whether batches carry their `handle`; set by the lane when there is a completer."""
+
     @abstractmethod
     def decode(
         self,
@@ -212,3 +224,21 @@ class Decoder(ABC):
         takes: Callable[[TableSchema], bool],
     ) -> Iterator[Batch]:
         """The changes of one bucket of the slices, in log order per table; tables that `takes` refuses are passed over."""
+
+
+class Completer(ABC):
+    """Executor half, optional: fills what the log left out of a lane's batches."""
+
+    def __init__(self, recipe: Mapping[str, Any]) -> None:
+        self.counts: dict[str, int] = {}
+        """What the last `complete` did, for the receipt; whole when its batches have all been taken."""
+
+    @abstractmethod
+    def complete(self, epoch: Epoch, bucket: int, slices: Sequence[Slice], batches: Iterator[Batch]) -> Iterator[Batch]:
+        """The same changes in the same order, in as many batches as memory allows, without handles.
+
+        A cell that stays unknown stays marked in `unchanged`; one that was read from the source is marked in `read_later`.
+        """
+
+    def close(self) -> None:
+        """Gives back connections."""

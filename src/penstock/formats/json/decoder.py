@@ -56,7 +56,8 @@ def decode(values: pa.Array, table: TableSchema) -> pa.RecordBatch:
         from_text(fields.text("committed_at"), pa.timestamp("us", "UTC")),
         fields.number("xid", pa.int64()),
         fields.number("schema_version", pa.int32()),
-        fields.unchanged(),
+        fields.names("unchanged"),
+        fields.names("read_later"),
     ]
     return pa.RecordBatch.from_arrays([*meta, old, *columns], schema=schema)
 
@@ -86,9 +87,9 @@ class _Fields:
             " + ('0x' || split_part(v ->> '/position', '/', 2))::UBIGINT)::BIGINT"
         )
 
-    def unchanged(self) -> pa.Array:
-        """The names of the columns that a new row leaves out."""
-        return self._asked("from_json(v -> '/unchanged', '[\"VARCHAR\"]')").cast(pa.list_(pa.string()))
+    def names(self, name: str) -> pa.Array:
+        """A field that is a list of names; empty when it is not there."""
+        return self._asked(f"coalesce(from_json(v -> '/{name}', '[\"VARCHAR\"]'), [])").cast(pa.list_(pa.string()))
 
     def is_object(self, name: str) -> Any:
         """Where the field is an object."""

@@ -2,6 +2,7 @@
 
 `before` and `after` hold only the columns that are known, so null means NULL and a missing name means not known. `key`
 names the row: the new key of an update, the old key of a delete, null for a truncate or a table without a key.
+`read_later` stands only where a value was read from the source after the change, and names such columns.
 """
 
 from __future__ import annotations
@@ -115,8 +116,10 @@ def lines(batch: Batch, source: str, end: str) -> pa.Array:
         ',"after":',
         *_after(batch, op),
         ',"unchanged":[',
-        *_unchanged(batch, op),
-        '],"position":',
+        *_names(batch, batch.unchanged, op)[0],
+        "]",
+        *_read_later(batch, op),
+        ',"position":',
         positions_text(batch.position),
         ',"ordinal":',
         to_text(batch.ordinal),
@@ -197,12 +200,20 @@ def _object(table: TableSchema, rows: pa.RecordBatch, unknown: Sequence[pa.Array
     return [*pieces, "}"]
 
 
-def _unchanged(batch: Batch, op: Any) -> list[Piece]:
-    """The names of the columns that a new row leaves out."""
+def _read_later(batch: Batch, op: Any) -> list[Piece]:
+    """The names of the columns whose values may be newer than the change, where there are such."""
+    pieces, marked = _names(batch, batch.read_later, op) if batch.read_later else ([], None)
+    if marked is None:
+        return []
+    return [pc.if_else(marked, _joined([',"read_later":[', *pieces, "]"], len(batch)), _EMPTY)]
+
+
+def _names(batch: Batch, masks: Sequence[pa.Array | None], op: Any) -> tuple[list[Piece], pa.Array | None]:
+    """The names of a new row's marked columns, and which rows have any."""
     pieces: list[Piece] = []
     begun: Any = None
     new = pa.array((op != Op.DELETE) & (op != Op.TRUNCATE))
-    for column, missing in zip(batch.table.columns, batch.unchanged, strict=True):
+    for column, missing in zip(batch.table.columns, masks, strict=True):
         if missing is not None:
             missing = pc.and_(missing, new)
             name = pa.scalar(json.dumps(column.name, ensure_ascii=False), pa.large_string())
@@ -210,7 +221,7 @@ def _unchanged(batch: Batch, op: Any) -> list[Piece]:
             text = name if begun is None else pc.if_else(begun, later, name)
             pieces.append(pc.if_else(missing, text, _EMPTY))
             begun = missing if begun is None else pc.or_(begun, missing)
-    return pieces
+    return pieces, begun
 
 
 def _only(present: pa.Array, pieces: list[Piece]) -> list[Piece]:

@@ -16,6 +16,7 @@ CARD = Card(
         "publication": "penstock.sources.postgres.publishing:Publishing",
         "slots": "penstock.sources.postgres.slots:Slots",
         "decoder": "penstock.sources.postgres.decoder:PostgresDecoder",
+        "completer": "penstock.sources.postgres.toast.completer:PostgresCompleter",
     },
     capabilities={
         "position": "lsn",

@@ -168,6 +168,7 @@ class Assembly:
         state[w.MESSAGES] += 1
         if state[w.STREAM]:
             part = int.from_bytes(message[1:5], "big")
+            state[w.TRANSACTION_FLAGS] |= int(SliceFlag.RETOLD)
             self._streams.described(start, parse_relation(message[:1] + message[5:]), part)
             return
         relation = parse_relation(message)
@@ -178,6 +179,8 @@ class Assembly:
                 self._append_run()
             self._relations.append((start, relation))
             state[w.TRANSACTION_FLAGS] |= int(SliceFlag.SCHEMA)
+        else:
+            state[w.TRANSACTION_FLAGS] |= int(SliceFlag.RETOLD)
 
     def _is_known(self, relation: Relation) -> bool:
         waiting = [r for _, r in self._relations if r.oid == relation.oid]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.batch import Batch
+from penstock.core.batch import Batch, Handle
 from penstock.core.position import format_lsn
 from penstock.core.schema import TableSchema
 from penstock.errors import DecodeFailed
@@ -79,7 +79,10 @@ class PostgresDecoder(Decoder):
         for number in numbers:
             mine = rows if len(numbers) == 1 else np.ascontiguousarray(rows[:, rows[scan.ENTRY] == number])
             entry = r.entries[int(number)]
-            yield logical_messages.batch(b, mine) if entry is logical_messages.ENTRY else _batch(b, mine, entry, group)
+            if entry is logical_messages.ENTRY:
+                yield logical_messages.batch(b, mine)
+            else:
+                yield _batch(b, mine, entry, group, self.gives_handles)
 
 
 class _Gone:
@@ -146,7 +149,7 @@ def _relations(journal: SliceReader, group: list[Slice], starts: list[int], take
     return _Relations(entries, table, numbers, keys, counts, taken, at, oid, number)
 
 
-def _batch(b: Any, rows: Any, entry: Entry, group: Sequence[Slice]) -> Batch:
+def _batch(b: Any, rows: Any, entry: Entry, group: Sequence[Slice], handle: bool) -> Batch:
     table = entry.table
     n = rows.shape[1]
     kind, offset, length = _located(b, rows, rows[scan.NEW], rows[scan.OLD], table, group)
@@ -169,7 +172,15 @@ def _batch(b: Any, rows: Any, entry: Entry, group: Sequence[Slice]) -> Batch:
         image=_meta(rows[scan.IMAGE], pa.uint8()),
         before=_before(b, rows, entry, types, group),
         odd=odd,
+        handle=_handle(b, (kind, offset, length), entry) if handle else None,
     )
+
+
+def _handle(b: Any, located: tuple[Any, Any, Any], entry: Entry) -> Handle:
+    """The keys as the log has them, from which the server can be asked for the rows."""
+    kind, offset, length = located
+    texts = [columns.build(b, kind[i], offset[i], length[i], 0, pa.string())[0] for i in entry.table.key_indexes]
+    return Handle(tuple(texts), entry.detail)
 
 
 def _before(b: Any, rows: Any, entry: Entry, types: list[int], group: Sequence[Slice]) -> pa.RecordBatch | None:

@@ -65,6 +65,13 @@ class PostgresOptions(Options):
     """Schema of the state table; made when it is missing."""
     state_table: Annotated[str, Field(min_length=1, max_length=NAME_BYTES)] = "source_state"
     """The state table; it is never published by the flow."""
+    toast_fetch: Literal["off", "source", "full", "cache"] = "off"
+    """Where the value of a TOASTed column comes from that an update did not touch: off names it as unchanged; source reads it
+    by key, full the whole row, both marked as read later, because they may be newer than the change; cache takes it from
+    recent changes of the row, where they are there. With anything but off, a replay may give other values in these cells."""
+    toast_cache_size: Annotated[int, Field(ge=1)] = 10_000
+    """Rows per lane whose big values are remembered for `toast_fetch`, the least recently used forgotten first; together at
+    most 64 MiB."""
 
     _intervals = field_validator("status_interval", "heartbeat_interval", "receive_timeout")(_at_least_a_second)
 

@@ -166,6 +166,17 @@ class PostgresSource(Source):
             return True
         return options is not None or not has_password(self.options.dsn)
 
+    def completion(self) -> dict[str, Any] | None:
+        """How lanes fill unchanged TOASTed columns; it holds the dsn, so it is never logged."""
+        if self.options.toast_fetch == "off":
+            return None
+        return {
+            "dsn": self.options.dsn,
+            "flow": self.flow,
+            "mode": self.options.toast_fetch,
+            "cache_size": self.options.toast_cache_size,
+        }
+
     def close(self) -> None:
         """Gives back the connections."""
         self._control.close()
