@@ -499,7 +499,8 @@ def test_a_server_that_is_down_is_an_error_to_be_tried_again_and_then_goes_on(tm
             captured.drain()
             # The connection that is kept is cut; the next question opens another one.
             database.execute(
-                "select pg_terminate_backend(pid) from pg_stat_activity where application_name like 'penstock%' and backend_type = 'client backend'"
+                "select pg_terminate_backend(pid) from pg_stat_activity"
+                " where application_name like 'penstock%' and backend_type = 'client backend'"
             )
             (event,) = worker.events()
             assert event["row"]["big"] == big("a") and event["row"]["v"] == 3
