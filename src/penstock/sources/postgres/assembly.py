@@ -10,13 +10,12 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from penstock.errors import ProtocolBroken
 from penstock.journal.catalog import Entry
 from penstock.journal.record import Slice, SliceFlag
 from penstock.journal.writer import JournalWriter
 from penstock.sources.postgres import walk as w
+from penstock.sources.postgres.inbox import Inbox
 from penstock.sources.postgres.relation import Relation, RelationBook, parse_relation
 from penstock.sources.postgres.streamed import Streams
 
@@ -24,11 +23,6 @@ BUFFER_BYTES = 32 << 20
 SLICE_BYTES = 4 << 20
 HUGE_BYTES = 8 << 20
 SYNC_BYTES = 16 << 20
-
-_HEAD = 30
-"""Bytes of a frame before the pgoutput message."""
-_ASIDES = b"NS"
-"""Kinds of frames that belong to the session and not to the stream: notices and changed parameters."""
 
 
 @dataclass
@@ -46,11 +40,7 @@ class Assembly:
         self._journal = journal
         self._book = book
         self._state = w.new_state()
-        self._buffer = bytearray(BUFFER_BYTES)
-        self._array = np.frombuffer(self._buffer, np.uint8)
-        self._view = memoryview(self._buffer)
-        self._fill = 0
-        self._at = 0
+        self._in = Inbox(BUFFER_BYTES)
         self._left = 0
         self._huge = 0
         self._early = False
@@ -62,6 +52,17 @@ class Assembly:
         self._shares = w.new_shares()
         self._streams = Streams(journal, book)
         self._lone: tuple[int, int] | None = None
+        self._steps = {
+            w.RELATION: self._note_relation,
+            w.CUT: self._append_run,
+            w.PIECE: self._append_piece,
+            w.LAST_PIECE: self._append_last_piece,
+            w.STREAM_START: self._begin_chunk,
+            w.STREAM_STOP: self._end_chunk,
+            w.STREAM_COMMIT: self._commit_streamed,
+            w.STREAM_ABORT: self._abort_streamed,
+            w.SHARES_FULL: self._take_shares,
+        }
         self.other: bytes | None = None
         """A frame that is not part of the copy stream (an error, its end): type byte and payload."""
 
@@ -73,7 +74,7 @@ class Assembly:
     def room(self) -> memoryview:
         """Where the next bytes of the stream go; never empty."""
         self._compact()
-        return self._view[self._fill :]
+        return self._in.room()
 
     def reply_wanted(self) -> bool:
         """Whether the server has asked for a status since the last call."""
@@ -83,46 +84,30 @@ class Assembly:
 
     def arrived(self, count: int) -> None:
         """Notes that `count` bytes have been put into `room`."""
-        self._fill += count
+        self._in.fill += count
 
     def take(self) -> None:
         """Walks what has arrived and appends every slice that is whole or full."""
         if self._left and not self._pass_through():
             return
-        state = self._state
+        state, inbox = self._state, self._in
         while True:
-            self._at, reason = w.walk(self._array, self._at, self._fill, state, self._shares, SLICE_BYTES, HUGE_BYTES)
-            if reason == w.RELATION:
-                self._note_relation()
-            elif reason == w.CUT:
-                self._append_run()
-            elif reason == w.PIECE:
-                self._append_piece(self._at)
-            elif reason == w.LAST_PIECE:
-                self._append_last_piece()
-            elif reason == w.STREAM_START:
-                self._begin_chunk()
-            elif reason == w.STREAM_STOP:
-                self._end_chunk()
-            elif reason == w.STREAM_COMMIT:
-                self._commit_streamed()
-            elif reason == w.STREAM_ABORT:
-                self._abort_streamed()
-            elif reason == w.SHARES_FULL:
-                self._take_shares()
+            inbox.at, reason = w.walk(inbox.array, inbox.at, inbox.fill, state, self._shares, SLICE_BYTES, HUGE_BYTES)
+            if reason in self._steps:
+                self._steps[reason]()
             elif reason == w.BROKEN:
                 raise ProtocolBroken("the server sent bytes that are not the replication protocol")
-            elif reason != w.OTHER or not self._cut_aside():
+            elif reason != w.OTHER or not inbox.cut_aside():
                 break
         if state[w.RUN_END] > state[w.RUN_START]:
             self._append_run()
         if not state[w.IN_TRANSACTION]:
             # Keepalives between transactions have been heard and need not be kept: an idle table may bring millions of them.
-            self._begin_run(self._at)
+            self._begin_run(inbox.at)
         if reason == w.HUGE:
             self._begin_huge()
         elif reason == w.OTHER:
-            self._note_other()
+            self.other = inbox.take_other()
 
     def publish(self, bare: bool) -> bool:
         """Makes the appended transactions durable and visible; a mere advance of the position only if `bare`."""
@@ -140,31 +125,16 @@ class Assembly:
         return True
 
     def _compact(self) -> None:
-        keep = int(self._state[w.RUN_START])
-        if keep == self._fill:
-            self._fill = 0
-        elif self._fill > BUFFER_BYTES // 2:
-            rest = self._fill - keep
-            self._buffer[:rest] = self._buffer[keep : self._fill]
-            self._fill = rest
-        else:
-            return
-        self._at -= keep
-        for name in (w.RUN_START, w.RUN_END, w.TRANSACTION_START):
-            self._state[name] -= keep
-        self._relations = [(at - keep, relation) for at, relation in self._relations]
-        self._streams.moved(keep)
-
-    def _message(self) -> tuple[bytes, int]:
-        """The message at the position, and the byte after its frame."""
-        start = self._at
-        following = start + 1 + int.from_bytes(self._buffer[start + 1 : start + 5], "big")
-        return bytes(self._buffer[start + _HEAD : following]), following
+        moved = self._in.compact(int(self._state[w.RUN_START]))
+        if moved:
+            for name in (w.RUN_START, w.RUN_END, w.TRANSACTION_START):
+                self._state[name] -= moved
+            self._relations = [(at - moved, relation) for at, relation in self._relations]
+            self._streams.moved(moved)
 
     def _note_relation(self) -> None:
-        start, state = self._at, self._state
-        message, following = self._message()
-        self._at = following
+        start, state = self._in.at, self._state
+        message, self._in.at = self._in.message(), self._in.following
         state[w.MESSAGES] += 1
         if state[w.STREAM]:
             part = int.from_bytes(message[1:5], "big")
@@ -203,9 +173,9 @@ class Assembly:
         state[w.RUN_START] = state[w.RUN_END] = start
         state[w.RUN_CHANGES] = state[w.RUN_TRANSACTIONS] = state[w.RUN_FLAGS] = 0
 
-    def _append_piece(self, end: int) -> None:
-        """The open transaction's bytes up to `end` are written; they become visible with its commit."""
-        state = self._state
+    def _append_piece(self) -> None:
+        """The open transaction's bytes up to the position are written; they become visible with its commit."""
+        state, end = self._state, self._in.at
         if state[w.RUN_END] > state[w.RUN_START]:
             self._append_run()
         changes = int(state[w.ORDINAL] - state[w.PIECE_ORDINAL])
@@ -259,13 +229,13 @@ class Assembly:
 
     def _begin_huge(self) -> None:
         """A row's frame is larger than the buffer should hold: from here on it goes straight to the journal."""
-        state = self._state
-        if self._at > state[w.RUN_START]:
-            self._append_piece(self._at)
-        start = self._at
+        state, inbox = self._state, self._in
+        if inbox.at > state[w.RUN_START]:
+            self._append_piece()
+        message = bytearray(inbox.message(16))
         if not state[w.IN_TRANSACTION]:
-            self._begin_lone()
-        message = self._buffer[start + _HEAD : start + _HEAD + 16]
+            # A message outside of transactions is one of its own: where its record ends, and when it was sent.
+            self._lone = (int.from_bytes(message[2:10], "big"), w.unix_time(inbox.number(22, 8)))
         if state[w.STREAM]:
             self._take_shares()
             self._streams.take([[int.from_bytes(message[1:5], "big"), 1]])
@@ -277,23 +247,17 @@ class Assembly:
         # What has committed before need not wait for a row that may take seconds to arrive.
         self._early = self.publish(bare=False)
         self._huge = self._book.seq
-        self._left = 1 + int.from_bytes(self._buffer[start + 1 : start + 5], "big")
+        self._left = inbox.following - inbox.at
         self._set_floor()
         self._journal.open_slice()
         self._pass_through()
 
-    def _begin_lone(self) -> None:
-        """A huge message outside of transactions is a transaction of its own."""
-        at = self._at
-        position = int.from_bytes(self._buffer[at + _HEAD + 2 : at + _HEAD + 10], "big")
-        self._lone = (position, w.unix_time(int.from_bytes(self._buffer[at + 22 : at + 30], "big")))
-
     def _pass_through(self) -> bool:
         """Hands the buffer's share of a huge row to the journal; true when the row is whole."""
-        end = min(self._at + self._left, self._fill)
-        self._journal.extend(self._view[self._at : end])
-        self._left -= end - self._at
-        self._at = end
+        start, end = self._in.at, min(self._in.at + self._left, self._in.fill)
+        self._journal.extend(self._in.view[start:end])
+        self._left -= end - start
+        self._in.at = end
         for name in (w.RUN_START, w.RUN_END, w.TRANSACTION_START):
             self._state[name] = end
         if self._left:
@@ -313,36 +277,33 @@ class Assembly:
         state = self._state
         if state[w.RUN_END] > state[w.RUN_START]:
             self._append_run()
-        message, following = self._message()
-        self._begin_run(self._at)
-        state[w.TRANSACTION_START], state[w.IN_TRANSACTION] = self._at, 1
+        message, start = self._in.message(), self._in.at
+        self._begin_run(start)
+        state[w.TRANSACTION_START], state[w.IN_TRANSACTION] = start, 1
         state[w.STREAM] = int.from_bytes(message[1:5], "big")
         state[w.ORDINAL] = state[w.PIECE_ORDINAL] = state[w.TRANSACTION_FLAGS] = 0
         self._streams.begin_chunk(int(state[w.STREAM]))
-        self._at = following
+        self._in.at = self._in.following
 
     def _end_chunk(self) -> None:
         state = self._state
-        self._append_piece(self._at)
+        self._append_piece()
         state[w.STREAM] = state[w.IN_TRANSACTION] = 0
         self._streams.end_chunk()
-        self._begin_run(self._at)
+        self._begin_run(self._in.at)
 
     def _take_shares(self) -> None:
         self._streams.take(self._shares[: int(self._state[w.SHARES])])
         self._state[w.SHARES] = 0
 
     def _abort_streamed(self) -> None:
-        message, following = self._message()
-        self._drop(following)
+        message = self._drop()
         self._streams.abort(int.from_bytes(message[1:5], "big"), int.from_bytes(message[5:9], "big"))
 
     def _commit_streamed(self) -> None:
         """The transaction becomes visible, behind everything that has committed before it."""
-        start = self._at
-        message, following = self._message()
-        frame = bytes(self._buffer[start:following])
-        self._drop(following)
+        frame = self._in.frame()
+        message = self._drop()
         position, committed_at = int.from_bytes(message[14:22], "big"), w.unix_time(int.from_bytes(message[22:30], "big"))
         self._set_floor()
         slices, entries = self._streams.commit(int.from_bytes(message[1:5], "big"), position, committed_at, frame)
@@ -351,43 +312,24 @@ class Assembly:
         if not slices:
             self._state[w.KEEPALIVE] = max(int(self._state[w.KEEPALIVE]), position)
 
-    def _drop(self, following: int) -> None:
-        """Goes on behind the frame at the position; its bytes do not enter the journal with those around it."""
-        state = self._state
-        if state[w.RUN_END] > state[w.RUN_START]:
+    def _drop(self) -> bytes:
+        """Goes on behind the frame at the position, whose bytes do not enter the journal with those around it; its message."""
+        if self._state[w.RUN_END] > self._state[w.RUN_START]:
             self._append_run()
-        self._at = following
-        self._begin_run(following)
+        message, self._in.at = self._in.message(), self._in.following
+        self._begin_run(self._in.at)
+        return message
 
     def _set_floor(self) -> None:
         """Tells the journal which segments open transactions still need."""
         own = self._pieces.slices[0].segment if self._pieces.slices else None
         self._journal.floor = min((n for n in (own, self._streams.oldest_segment) if n is not None), default=0)
 
-    def _cut_aside(self) -> bool:
-        """Takes a whole notice or parameter report out of the stream, in which the server may put them anywhere."""
-        start = self._at
-        following = start + 1 + int.from_bytes(self._buffer[start + 1 : start + 5], "big")
-        if self._buffer[start] not in _ASIDES or following > self._fill:
-            return False
-        # A slice holds the stream's frames only: a warning of the server in one could not be decoded later.
-        self._buffer[start : start + self._fill - following] = self._buffer[following : self._fill]
-        self._fill -= following - start
-        return True
-
-    def _note_other(self) -> None:
-        start = self._at
-        length = int.from_bytes(self._buffer[start + 1 : start + 5], "big")
-        if start + 1 + length > self._fill:
-            return
-        self.other = bytes(self._buffer[start : start + 1]) + bytes(self._buffer[start + 5 : start + 1 + length])
-        self._at = start + 1 + length
-
     def _append(self, start: int, end: int, changes: int, flags: int) -> tuple[Slice, list[Entry]]:
         """Writes a slice; table versions that begin inside it get their place."""
         catalog = self._book.seq
         self._set_floor()
-        segment, begin, stop, checksum = self._journal.append(self._view[start:end])
+        segment, begin, stop, checksum = self._journal.append(self._in.view[start:end])
         entries = [self._book.enter(r, segment, begin + at - start) for at, r in self._relations if start <= at < end]
         self._relations = [(at, r) for at, r in self._relations if not start <= at < end]
         return _slice(segment, begin, stop, checksum, changes, flags, catalog), entries
