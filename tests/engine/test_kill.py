@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ import pytest
 from penstock.observe.failpoints import NAMES
 from tests.conftest import Database
 from tests.flows import (
-    SCHEMA,
     FlowUnderTest,
     assert_duckdb_equals_source,
     assert_log_is_exact,
@@ -22,17 +20,6 @@ from tests.flows import (
 )
 
 RANDOM_KILLS = 20
-
-
-@pytest.fixture
-def flow(database: Database, tmp_path: Path) -> Iterator[FlowUnderTest]:
-    database.execute(SCHEMA)
-    made = FlowUnderTest(database, tmp_path)
-    # The slot exists before the first row: what was written before it is not the stream's to deliver.
-    made.drain()
-    yield made
-    if made.process is not None and made.process.poll() is None:
-        made.kill()
 
 
 def _run_to_failpoint(flow: FlowUnderTest, name: str, marks: Path, count: int) -> None:

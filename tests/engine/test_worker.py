@@ -6,28 +6,15 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 import pytest
 
 from penstock.core.position import parse_lsn
 from tests.conftest import Database
-from tests.flows import SCHEMA, FlowUnderTest, assert_duckdb_equals_source, assert_log_is_exact, load, wait_until
+from tests.flows import FlowUnderTest, assert_duckdb_equals_source, assert_log_is_exact, load, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-
-
-@pytest.fixture
-def flow(database: Database, tmp_path: Path) -> Iterator[FlowUnderTest]:
-    database.execute(SCHEMA)
-    made = FlowUnderTest(database, tmp_path)
-    # The slot exists before the first row: what was written before it is not the stream's to deliver.
-    made.drain()
-    yield made
-    if made.process is not None and made.process.poll() is None:
-        made.kill()
 
 
 def family(flow: FlowUnderTest, kind: str) -> list[psutil.Process]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+from penstock.core.connectors import cards
 from penstock.embedded.java import find_java
 from penstock.engine.archive import ClassArchive
 from penstock.engine.home import spark_home
@@ -13,6 +14,8 @@ from penstock.engine.session import SparkHost
 
 def prepare() -> None:
     """Write the class archive that makes Spark start in a third of the time, and compile the kernels; idempotent."""
+    for card in cards("source").values():
+        card.load("capture").warm()
     recorded = ClassArchive(find_java(), spark_home()).path.exists()
     # Two tasks and no retries: what cannot work should say so at once.
     with (
