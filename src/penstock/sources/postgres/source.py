@@ -27,6 +27,7 @@ from penstock.sources.postgres.lineage import HEAD, Lineage
 from penstock.sources.postgres.options import PostgresOptions, default_name
 from penstock.sources.postgres.preflight import Preflight
 from penstock.sources.postgres.publication import Plan
+from penstock.sources.postgres.rds import RdsIam
 from penstock.sources.postgres.refusals import bad, no_tables, publication_gone, refuse, slot_absent, slot_ahead, slot_gone
 from penstock.sources.postgres.state import StateTable
 from penstock.sources.postgres.watch import PostgresWatch
@@ -48,10 +49,11 @@ class PostgresSource(Source):
         self.options: PostgresOptions = options
         self.slot = options.slot or default_name(flow)
         self.publication = options.publication or default_name(flow)
-        self._control = Control(options.dsn, flow)
+        iam = RdsIam.of(options)
+        self._control = Control(options.dsn, flow, iam=iam)
         self._state = StateTable(self._control, flow, options)
         # Of its own: a look never waits for a slot that is being made, and what prepares never waits for a look.
-        self._eye = Control(options.dsn, flow, patience=30.0)
+        self._eye = Control(options.dsn, flow, patience=30.0, iam=iam)
         self._watch = PostgresWatch(self._eye, self.slot, self.publication, self._additions)
         self._lineage: Lineage | None = None
 
@@ -117,6 +119,7 @@ class PostgresSource(Source):
         """Plain data from which the capture process makes its `Capture`; it holds the dsn, so it is never logged."""
         return {
             "dsn": self.options.dsn,
+            "iam": self._control.iam.to_data() if self._control.iam else None,
             "slot": self.slot,
             "publication": self.publication,
             "status_interval": self.options.status_interval,
