@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from penstock.core.secret import MASK, mask
 from penstock.embedded.postgres import EmbeddedPostgres
-from penstock.errors import ExtraMissing, SourceRefused, SourceUnreachable
+from penstock.errors import ExtraMissing, SourceRefused, SourceUnreachable, TokenRefused
 from penstock.sources.postgres.conninfo import Where
 from penstock.sources.postgres.control import Control
 from penstock.sources.postgres.options import PostgresOptions
@@ -40,6 +40,7 @@ class TokenService:
         self.calls: list[dict[str, str]] = []
         self.before_answer: Callable[[int], None] = lambda number: None
         self.refusal = ""
+        self.status = 403
         service = self
 
         class Answer(BaseHTTPRequestHandler):
@@ -48,7 +49,7 @@ class TokenService:
                 service.calls.append({name: values[0] for name, values in parse_qs(body).items()})
                 service.before_answer(len(service.calls))
                 data = (service.refused() if service.refusal else service.granted(len(service.calls))).encode()
-                self.send_response(403 if service.refusal else 200)
+                self.send_response(service.status if service.refusal else 200)
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
                 self.wfile.write(data)
@@ -216,24 +217,33 @@ def test_a_token_is_not_sent_in_the_clear_unless_asked_for(server: EmbeddedPostg
 
 def test_a_role_that_may_not_be_assumed_is_said_so(service: TokenService) -> None:
     service.refusal = "User is not authorized to perform: sts:AssumeRole"
-    with pytest.raises(SourceRefused, match=r"AccessDenied.*not authorized") as caught:
+    with pytest.raises(TokenRefused, match=r"AccessDenied.*not authorized") as caught:
         RdsIam(role_arn=ROLE, endpoint=service.url).mint(RDS)
     assert "aws_role_arn" in caught.value.remedy
 
 
+def test_a_token_service_in_trouble_is_tried_again(service: TokenService) -> None:
+    service.refusal, service.status = "come back later", 503
+    with pytest.raises(SourceUnreachable, match="AccessDenied"):
+        RdsIam(role_arn=ROLE, endpoint=service.url).mint(RDS)
+    assert len(service.calls) > 1
+
+
 def test_a_token_service_that_does_not_answer_is_tried_again() -> None:
-    with pytest.raises(SourceUnreachable, match="AWS") as caught:
+    with pytest.raises(SourceUnreachable, match=r"AWS did not answer.*127\.0\.0\.1:1") as caught:
         RdsIam(role_arn=ROLE, endpoint="http://127.0.0.1:1").mint(RDS)
     assert caught.value.retry == "timed"
 
 
 def test_missing_credentials_and_profiles_are_said_to_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(SourceRefused, match="nobody"):
+    with pytest.raises(TokenRefused, match="nobody"):
         RdsIam(profile="nobody").mint(RDS)
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    with pytest.raises(SourceRefused, match="credentials") as caught:
+    with pytest.raises(TokenRefused, match="credentials") as caught:
         RdsIam().mint(RDS)
     assert "aws_profile" in caught.value.remedy
+    source = PostgresSource("flow", PostgresOptions(dsn=f"host={RDS.host}", aws_rds_iam=True))
+    assert [(f.subject, f.ok, f.code) for f in source.check()] == [("login", False, "token_refused")]
 
 
 def test_a_missing_library_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,7 +271,7 @@ def test_the_region_comes_from_option_host_or_aws_settings(monkeypatch: pytest.M
     elsewhere = RDS._replace(host="db.example.com")
     assert "/eu-west-1/rds-db/" in _scope(RdsIam().mint(RDS))
     assert "/eu-south-2/rds-db/" in _scope(RdsIam(region="eu-south-2").mint(RDS))
-    with pytest.raises(SourceRefused, match="region"):
+    with pytest.raises(TokenRefused, match="region"):
         RdsIam().mint(elsewhere)
     (tmp_path / ".aws").mkdir()
     (tmp_path / ".aws/config").write_text("[profile shop]\nregion=ca-west-1\naws_access_key_id=A\naws_secret_access_key=B\n")
@@ -275,7 +285,7 @@ def _scope(token: str) -> str:
 
 
 def test_a_local_socket_has_no_token() -> None:
-    with pytest.raises(SourceRefused, match="socket"):
+    with pytest.raises(TokenRefused, match="socket"):
         RdsIam(region="eu-west-1").mint(RDS._replace(host="/tmp"))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.core.secret import mask
-from penstock.errors import ExtraMissing, SourceRefused, SourceUnreachable
+from penstock.errors import ExtraMissing, SourceUnreachable, TokenRefused
 
 if TYPE_CHECKING:
     from penstock.sources.postgres.conninfo import Where
@@ -72,7 +72,7 @@ class RdsIam:
     def mint(self, where: Where) -> str:
         """A new token that lets `where.user` log in there within the next 15 minutes."""
         if where.host.startswith(("/", "@")):
-            raise SourceRefused(
+            raise TokenRefused(
                 "aws_rds_iam needs the name of the RDS server, but the dsn leads to a local socket.",
                 remedy="Put the endpoint's host name into the source's dsn.",
             )
@@ -87,7 +87,7 @@ class RdsIam:
             session = botocore.session.Session(profile=self.profile)
             region = self.region or region_of(where.host) or session.get_config_variable("region")
             if not region:
-                raise SourceRefused(
+                raise TokenRefused(
                     f"The AWS region of {where.host} is not known.", remedy="Set `aws_region` in the source's options."
                 )
             if self.role_arn:
@@ -118,18 +118,20 @@ def _translated() -> Iterator[None]:
         yield
     except exceptions.ClientError as error:
         code = str(error.response.get("Error", {}).get("Code", "unknown"))
-        raise SourceRefused(
+        if "Throttl" in code or error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) >= 500:
+            raise SourceUnreachable(f"AWS could not give the role now ({code}).", remedy="The worker goes on trying.") from error
+        raise TokenRefused(
             f"AWS refused to let the role be assumed: {mask(str(error)).rstrip('.')}.",
             remedy="Check aws_role_arn, aws_role_external_id and the role's trust policy.",
             aws=code,
         ) from error
     except (exceptions.HTTPClientError, exceptions.EndpointConnectionError) as error:
         raise SourceUnreachable(
-            f"AWS could not be asked for a token: {mask(str(error)).rstrip('.')}.",
+            f"AWS did not answer when it was asked for the role: {mask(str(error)).rstrip('.')}.",
             remedy="Check `aws_endpoint`, the network and the proxy settings; the worker goes on trying.",
         ) from error
     except exceptions.BotoCoreError as error:
-        raise SourceRefused(
+        raise TokenRefused(
             f"No token could be signed for the login: {mask(str(error)).rstrip('.')}.",
             remedy="Give AWS credentials by `aws_profile`, the environment or the machine's role.",
         ) from error

@@ -17,6 +17,7 @@ from penstock.errors import (
     SourceDatabaseMissing,
     SourceFailed,
     SourceRefused,
+    TokenRefused,
 )
 from penstock.sources.base import Belonging, Prepared, Source, SourceHealth
 from penstock.sources.postgres import catalog, lineage, logical_messages, publication, slot
@@ -279,6 +280,8 @@ class PostgresSource(Source):
 def _not_connected(error: PenstockError) -> list[Finding]:
     if isinstance(error, SourceDatabaseMissing):
         return [Finding("server", True, "answers"), Finding("login", True), bad("database", error)]
+    if isinstance(error, TokenRefused):
+        return [bad("login", error)]
     if isinstance(error, SourceRefused):
         return [Finding("server", True, "answers"), bad("login", error)]
     subject = "server" if not isinstance(error, SourceFailed) else "session"
