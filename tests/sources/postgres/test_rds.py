@@ -138,7 +138,7 @@ def options(server: EmbeddedPostgres, service: TokenService, **more: Any) -> dic
 def test_a_token_of_the_callers_own_credentials_logs_in(server: EmbeddedPostgres) -> None:
     server.run(f"ALTER ROLE iam PASSWORD '{expected(server, 'AKIAOWN', 'own-secret')}'")
     iam = RdsIam(region="eu-west-1")
-    control = Control(dsn(server), "flow", iam)
+    control = Control(dsn(server), "flow", iam=iam)
     assert control.user == "iam"
     control.close()
     with ReplicationConnection.connect(dsn(server), iam=iam) as connection:
@@ -148,7 +148,7 @@ def test_a_token_of_the_callers_own_credentials_logs_in(server: EmbeddedPostgres
 def test_a_token_of_others_is_refused_and_not_shown(server: EmbeddedPostgres) -> None:
     server.run(f"ALTER ROLE iam PASSWORD '{expected(server, 'AKIAOWN', 'another-secret')}'")
     for login in (
-        lambda: Control(dsn(server), "flow", RdsIam(region="eu-west-1")).user,
+        lambda: Control(dsn(server), "flow", iam=RdsIam(region="eu-west-1")).user,
         lambda: ReplicationConnection.connect(dsn(server), iam=RdsIam(region="eu-west-1")),
     ):
         with pytest.raises(SourceRefused, match="iam") as caught:
@@ -159,7 +159,7 @@ def test_a_token_of_others_is_refused_and_not_shown(server: EmbeddedPostgres) ->
 def test_every_connection_has_a_token_of_its_own(server: EmbeddedPostgres, taken: TokenService) -> None:
     iam = RdsIam.of(PostgresOptions(**options(server, taken, aws_role_session_name="shop", aws_role_external_id="x-1")))
     assert iam is not None
-    control = Control(dsn(server), "flow", iam)
+    control = Control(dsn(server), "flow", iam=iam)
     assert control.user == control.user == "iam" and len(taken.calls) == 1
     with ReplicationConnection.connect(dsn(server), iam=iam) as connection:
         connection.query("SELECT 1")
@@ -198,7 +198,7 @@ def test_the_recipe_holds_what_the_capture_needs_and_no_credentials(server: Embe
 def test_each_host_of_several_gets_its_own_token(server: EmbeddedPostgres) -> None:
     server.run(f"ALTER ROLE iam PASSWORD '{expected(server, 'AKIAOWN', 'own-secret')}'")
     both = f"host=127.0.0.1,127.0.0.1 port=1,{server.port} user=iam dbname=postgres sslmode=disable"
-    control = Control(both, "flow", RdsIam(region="eu-west-1"))
+    control = Control(both, "flow", iam=RdsIam(region="eu-west-1"))
     assert control.user == "iam"
     control.close()
     with ReplicationConnection.connect(both, iam=RdsIam(region="eu-west-1")) as connection:
@@ -208,7 +208,7 @@ def test_each_host_of_several_gets_its_own_token(server: EmbeddedPostgres) -> No
 def test_a_token_is_not_sent_in_the_clear_unless_asked_for(server: EmbeddedPostgres) -> None:
     plain = dsn(server).removesuffix(" sslmode=disable")
     for login in (
-        lambda: Control(plain, "flow", RdsIam(region="eu-west-1")).user,
+        lambda: Control(plain, "flow", iam=RdsIam(region="eu-west-1")).user,
         lambda: ReplicationConnection.connect(plain, iam=RdsIam(region="eu-west-1")),
     ):
         with pytest.raises(SourceRefused, match=r"TLS|SSL"):
