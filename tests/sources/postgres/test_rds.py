@@ -187,9 +187,10 @@ def test_a_flow_streams_and_comes_back_with_new_tokens(server: EmbeddedPostgres,
 
 
 def test_the_recipe_holds_what_the_capture_needs_and_no_credentials(server: EmbeddedPostgres, taken: TokenService) -> None:
-    source = PostgresSource("flow", PostgresOptions(**options(server, taken)))
-    recipe = source.recipe()
+    source = PostgresSource("flow", PostgresOptions(**options(server, taken, toast_fetch="source")))
+    recipe, completion = source.recipe(), source.completion()
     source.close()
+    assert completion is not None and completion["iam"] == recipe["iam"]
     iam = RdsIam.from_data(recipe["iam"])
     assert iam == RdsIam(region="eu-west-1", role_arn=ROLE, endpoint=taken.url)
     assert "secret" not in repr(recipe) and "session-" not in repr(recipe)

@@ -8,11 +8,11 @@ import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, LiteralString
+from typing import Any, LiteralString, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.rows import dict_row
+from psycopg.rows import RowFactory, dict_row
 from psycopg.sql import Composed
 
 from penstock.sources.postgres.conninfo import Conninfo, resolve
@@ -20,6 +20,7 @@ from penstock.sources.postgres.rds import RdsIam
 from penstock.sources.postgres.wire import SESSION_OPTIONS, translate_psycopg
 
 Row = dict[str, Any]
+R = TypeVar("R")
 
 # A role may be read-only by default, or have timeouts that a wait for a lock or for a new slot would meet.
 SESSION = f"{SESSION_OPTIONS} -c statement_timeout=60s -c lock_timeout=30s -c idle_session_timeout=0"
@@ -49,6 +50,31 @@ def _extra(info: Conninfo, flow: str) -> dict[str, str]:
     if not info.value("application_name"):
         extra["application_name"] = application_name(flow)
     return extra
+
+
+def connect(dsn: str, flow: str, iam: RdsIam | None, rows: RowFactory[R]) -> psycopg.Connection[R]:
+    """A new pinned connection in autocommit; errors are the driver's own."""
+    if iam is None:
+        return _connect(pinned(dsn, flow), rows)
+    # Host by host, because libpq would send one host's token to all of them.
+    info = resolve(dsn, iam.mint)
+    wanted = info.value("target_session_attrs") or "any"
+    kinds = ("standby", "any") if wanted == "prefer-standby" else (wanted,)
+    last: psycopg.OperationalError | None = None
+    for kind, host in [(kind, host) for kind in kinds for host in info.in_order()]:
+        one = _extra(info, flow) | {"host": host.name, "hostaddr": host.address, "port": str(host.port)}
+        one |= {"sslmode": info.value("sslmode"), "target_session_attrs": kind, "load_balance_hosts": "disable"}
+        try:
+            return _connect(make_conninfo(dsn, **one, password=iam.mint(info.where(host))), rows)
+        except psycopg.OperationalError as error:
+            last = error
+    assert last is not None
+    raise last
+
+
+def _connect(conninfo: str, rows: RowFactory[R]) -> psycopg.Connection[R]:
+    # prepare_threshold: named statements would not survive a pooler between us and the server.
+    return psycopg.connect(conninfo, autocommit=True, row_factory=rows, prepare_threshold=None)
 
 
 def application_name(flow: str) -> str:
@@ -134,27 +160,10 @@ class Control:
 
     def _open(self) -> psycopg.Connection[Row]:
         if self._connection is None or self._connection.closed:
-            connection = _connect(pinned(self.dsn, self._flow)) if self.iam is None else self._log_in(self.iam)
+            connection = connect(self.dsn, self._flow, self.iam, dict_row)
             connection.execute(_WRITABLE)
             self._connection = connection
         return self._connection
-
-    def _log_in(self, iam: RdsIam) -> psycopg.Connection[Row]:
-        """The first host that accepts a token of its own; libpq would send one host's token to all of them."""
-        info = resolve(self.dsn, iam.mint)
-        kinds = [info.value("target_session_attrs") or "any"]
-        if kinds == ["prefer-standby"]:
-            kinds = ["standby", "any"]
-        attempts = [(kind, host) for kind in kinds for host in info.in_order()]
-        for number, (kind, host) in enumerate(attempts, 1):
-            one = _extra(info, self._flow) | {"host": host.name, "hostaddr": host.address, "port": str(host.port)}
-            one |= {"sslmode": info.value("sslmode"), "target_session_attrs": kind, "load_balance_hosts": "disable"}
-            try:
-                return _connect(make_conninfo(self.dsn, **one, password=iam.mint(info.where(host))))
-            except psycopg.OperationalError:
-                if number == len(attempts):
-                    raise
-        raise AssertionError("a dsn always names a host")
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -179,8 +188,3 @@ def _answered_within(seconds: float, connection: psycopg.Connection[Row]) -> Ite
         yield
     finally:
         timer.cancel()
-
-
-def _connect(conninfo: str) -> psycopg.Connection[Row]:
-    # prepare_threshold: named statements would not survive a pooler between us and the server.
-    return psycopg.connect(conninfo, autocommit=True, row_factory=dict_row, prepare_threshold=None)

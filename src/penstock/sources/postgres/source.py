@@ -176,6 +176,7 @@ class PostgresSource(Source):
             return None
         return {
             "dsn": self.options.dsn,
+            "iam": self._control.iam.to_data() if self._control.iam else None,
             "flow": self.flow,
             "mode": self.options.toast_fetch,
             "cache_size": self.options.toast_cache_size,
