@@ -11,6 +11,7 @@
     ├── SourceError
     │   ├── SourceUnreachable      source_unreachable       timed
     │   ├── SourceRefused          source_refused           manual
+    │   │   └── TokenRefused       token_refused            manual
     │   ├── SourceDatabaseMissing  source_database_missing  manual
     │   ├── SourceRights           source_rights            manual
     │   ├── SourceSettings         source_settings          manual
@@ -198,6 +199,13 @@ class SourceRefused(SourceError):
 
     code = "source_refused"
     default_remedy = "Check user, password, sslmode and pg_hba.conf for this client."
+
+
+class TokenRefused(SourceRefused):
+    """AWS gave no token to log in with, so that the server was not even asked."""
+
+    code = "token_refused"
+    default_remedy = "Check AWS credentials and the `aws_` options of the source."
 
 
 class SourceDatabaseMissing(SourceError):

@@ -11,7 +11,7 @@ from typing import Any
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]*?)\}")
 _URI_PASSWORD = re.compile(r"(?P<head>[a-z][a-z0-9+.-]*://[^\s:/@]*:)[^\s@]+(?=@)", re.IGNORECASE)
 _KEY_PASSWORD = re.compile(
-    r"(?P<head>\b(?:password|passwd|sslpassword|secret|secret_key|session_token|token)\s*[=:]\s*)(?:'(?:[^'\\]|\\.)*'|\"[^\"]*\"|[^\s&;,}]+)",
+    r"(?P<head>\b(?:password|passwd|sslpassword|secret|secret_key|session_token|token|x-amz-signature|x-amz-credential)\s*[=:]\s*)(?:'(?:[^'\\]|\\.)*'|\"[^\"]*\"|[^\s&;,}]+)",
     re.IGNORECASE,
 )
 

@@ -62,7 +62,7 @@ class Captured:
 
     def __init__(self, database: Database, directory: Path, **options: Any) -> None:
         self.directory = directory
-        self.source = PostgresSource("flow", PostgresOptions(dsn=database.dsn, **options))
+        self.source = PostgresSource("flow", PostgresOptions(**{"dsn": database.dsn, **options}))
         self.prepared = self.source.prepare(None)
         self.link = PlainLink()
         self.error: BaseException | None = None

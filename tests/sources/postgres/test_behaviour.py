@@ -1,7 +1,7 @@
 """What a slot delivers for what is done on the server, and what penstock makes of it, on two major versions.
 
 One test per observed behaviour. Transactions that are streamed before their commit are in test_streaming.py, logical
-messages in test_logical_messages.py, and what may be confirmed when in test_confirming.py.
+messages in test_messages.py, and what may be confirmed when in test_confirming.py.
 """
 
 from __future__ import annotations
@@ -300,6 +300,20 @@ def test_a_slot_that_waited_for_its_publication_is_streamed_from_the_publication
     database.execute("select pg_create_logical_replication_slot('penstock_flow', 'pgoutput')")
     database.execute("insert into t values (1)")
     with Captured(database, tmp_path).running() as captured:
+        database.execute("insert into t values (2)")
+        captured.drain()
+    assert [e["row"]["id"] for e in captured.events("t")] == [2]
+
+
+def test_a_transaction_that_is_open_while_the_publication_is_made_stops_nothing(database: Database, tmp_path: Path) -> None:
+    database.execute("create table t (id int primary key)")
+    database.execute("select pg_create_logical_replication_slot('penstock_flow', 'pgoutput')")
+    with database.connect() as older:
+        older.execute("begin")
+        older.execute("insert into t values (1)")
+        captured = Captured(database, tmp_path)
+        older.execute("commit")
+    with captured.running():
         database.execute("insert into t values (2)")
         captured.drain()
     assert [e["row"]["id"] for e in captured.events("t")] == [2]

@@ -486,7 +486,7 @@ def test_small_rows_cost_the_cache_nothing(database: Database, captured: Capture
 
 
 def test_a_server_that_is_down_is_an_error_to_be_tried_again_and_then_goes_on(tmp_path: Path) -> None:
-    with EmbeddedPostgres(tmp_path / "server", settings={"fsync": "off"}) as server:
+    with EmbeddedPostgres(settings={"fsync": "off"}) as server:
         database = Database(server, "postgres")
         database.execute(TABLE)
         with Captured(database, tmp_path / "journal").running() as captured:
@@ -507,7 +507,7 @@ def test_a_server_that_is_down_is_an_error_to_be_tried_again_and_then_goes_on(tm
             database.execute("update t set v = 4")
             captured.drain()
             slices = captured.slices(worker.position)
-        server.stop()
+        server.kill()
         reader = SliceReader(captured.directory)
         decoded = worker.decoder.decode(reader, slices, 0, 1, lambda table: True)
         with pytest.raises(SourceError) as failure:

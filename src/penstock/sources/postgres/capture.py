@@ -13,6 +13,7 @@ from penstock.sources.postgres import walk
 from penstock.sources.postgres.assembly import Assembly
 from penstock.sources.postgres.control import Control
 from penstock.sources.postgres.pulse import Pulse
+from penstock.sources.postgres.rds import RdsIam
 from penstock.sources.postgres.relation import RelationBook
 from penstock.sources.postgres.wire import ReplicationConnection, raise_server_error
 
@@ -34,8 +35,9 @@ class PostgresCapture(Capture):
 
     def run(self, journal: JournalWriter, link: Link) -> None:
         """Copies until `link.stopping`."""
-        control = Control(self.recipe["dsn"], self.recipe["flow"], patience=float(self.recipe["receive_timeout"]))
-        connection = ReplicationConnection.connect(self.recipe["dsn"], application_name=f"penstock {self.recipe['flow']}")
+        dsn, flow, iam = self.recipe["dsn"], self.recipe["flow"], RdsIam.from_data(self.recipe["iam"])
+        control = Control(dsn, flow, patience=float(self.recipe["receive_timeout"]), iam=iam)
+        connection = ReplicationConnection.connect(dsn, application_name=f"penstock {flow}", iam=iam)
         try:
             connection.start_replication(self.recipe["slot"], journal.mark, self._options())
             teller = _Teller(connection, journal, link, float(self.recipe["status_interval"]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -64,6 +64,8 @@ class Conninfo:
     database: str
     # Not shown, because the password is among them.
     values: Mapping[str, str] = field(repr=False)
+    mint: Callable[[Where], str] | None = field(default=None, repr=False)
+    """Makes the password of a new connection, where it is not a lasting one."""
 
     def value(self, name: str) -> str:
         """The option's value, or nothing."""
@@ -113,8 +115,11 @@ def refused_option(name: str, value: str, reason: str) -> SourceRefused:
     )
 
 
-def resolve(dsn: str) -> Conninfo:
-    """Everything that libpq would take from `dsn`, the service file, the environment and its compiled defaults, in that order."""
+def resolve(dsn: str, mint: Callable[[Where], str] | None = None) -> Conninfo:
+    """Everything that libpq would take from `dsn`, the service file, the environment and its compiled defaults, in that order.
+
+    With `mint` passwords are made by it, and a connection is encrypted unless the operator has chosen otherwise.
+    """
     try:
         values = {name: str(value) for name, value in conninfo.conninfo_to_dict(dsn).items() if value is not None}
     except psycopg.ProgrammingError:
@@ -134,11 +139,14 @@ def resolve(dsn: str) -> Conninfo:
             values.setdefault(option.keyword.decode(), given)
     if values.get("sslrootcert") == "system":
         values.setdefault("sslmode", "verify-full")
+    if mint is not None:
+        # The server asks for such a password in the clear.
+        values.setdefault("sslmode", "require")
     for option in options:
         if option.compiled is not None:
             values.setdefault(option.keyword.decode(), option.compiled.decode())
     user = values.get("user") or pwd.getpwuid(os.geteuid()).pw_name
-    return Conninfo(_hosts(values), user, values.get("dbname") or user, values)
+    return Conninfo(_hosts(values), user, values.get("dbname") or user, values, mint)
 
 
 def _hosts(values: Mapping[str, str]) -> tuple[Host, ...]:

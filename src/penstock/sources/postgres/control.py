@@ -8,22 +8,24 @@ import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, LiteralString
+from typing import Any, LiteralString, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.rows import dict_row
+from psycopg.rows import RowFactory, dict_row
 from psycopg.sql import Composed
 
+from penstock.sources.postgres.conninfo import Conninfo, resolve
+from penstock.sources.postgres.rds import RdsIam
 from penstock.sources.postgres.wire import SESSION_OPTIONS, translate_psycopg
 
 Row = dict[str, Any]
+R = TypeVar("R")
 
 # A role may be read-only by default, or have timeouts that a wait for a lock or for a new slot would meet.
-SESSION = (
-    f"{SESSION_OPTIONS} -c default_transaction_read_only=off "
-    "-c statement_timeout=60s -c lock_timeout=30s -c idle_session_timeout=0"
-)
+SESSION = f"{SESSION_OPTIONS} -c statement_timeout=60s -c lock_timeout=30s -c idle_session_timeout=0"
+# Not among the startup options, where it would make every server look like the one that target_session_attrs wants.
+_WRITABLE: LiteralString = "SET default_transaction_read_only = off"
 
 KEEPALIVES = {"keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "4", "tcp_user_timeout": "30000"}
 PATIENCE = 75.0
@@ -31,17 +33,48 @@ PATIENCE = 75.0
 
 
 def pinned(dsn: str, flow: str) -> str:
-    """The dsn with the session's settings, which win over those of role and database; `options` of the dsn come first."""
-    given = conninfo_to_dict(dsn)
-    extra = {"options": f"{given.get('options') or ''} {SESSION}".strip(), "client_encoding": "UTF8"}
-    if "connect_timeout" not in given:
+    """The dsn with the session's settings, which win over those of role and database; the operator's `options` come first.
+
+    What a service file or the environment says is kept as if it stood in the dsn.
+    """
+    return make_conninfo(dsn, **_extra(resolve(dsn), flow))
+
+
+def _extra(info: Conninfo, flow: str) -> dict[str, str]:
+    extra = {"options": f"{info.value('options')} {SESSION}".strip(), "client_encoding": "UTF8"}
+    if not info.value("connect_timeout"):
         extra["connect_timeout"] = "10"
     # A peer that vanished without a word is noticed in half a minute, not after the kernel's two hours.
-    unset = {k: v for k, v in KEEPALIVES.items() if k not in given}
-    extra |= unset if given.get("keepalives") != "0" else {}
-    if "application_name" not in given:
+    unset = {k: v for k, v in KEEPALIVES.items() if not info.value(k)}
+    extra |= unset if info.value("keepalives") != "0" else {}
+    if not info.value("application_name"):
         extra["application_name"] = application_name(flow)
-    return make_conninfo(dsn, **extra)
+    return extra
+
+
+def connect(dsn: str, flow: str, iam: RdsIam | None, rows: RowFactory[R]) -> psycopg.Connection[R]:
+    """A new pinned connection in autocommit; errors are the driver's own."""
+    if iam is None:
+        return _connect(pinned(dsn, flow), rows)
+    # Host by host, because libpq would send one host's token to all of them.
+    info = resolve(dsn, iam.mint)
+    wanted = info.value("target_session_attrs") or "any"
+    kinds = ("standby", "any") if wanted == "prefer-standby" else (wanted,)
+    last: psycopg.OperationalError | None = None
+    for kind, host in [(kind, host) for kind in kinds for host in info.in_order()]:
+        one = _extra(info, flow) | {"host": host.name, "hostaddr": host.address, "port": str(host.port)}
+        one |= {"sslmode": info.value("sslmode"), "target_session_attrs": kind, "load_balance_hosts": "disable"}
+        try:
+            return _connect(make_conninfo(dsn, **one, password=iam.mint(info.where(host))), rows)
+        except psycopg.OperationalError as error:
+            last = error
+    assert last is not None
+    raise last
+
+
+def _connect(conninfo: str, rows: RowFactory[R]) -> psycopg.Connection[R]:
+    # prepare_threshold: named statements would not survive a pooler between us and the server.
+    return psycopg.connect(conninfo, autocommit=True, row_factory=rows, prepare_threshold=None)
 
 
 def application_name(flow: str) -> str:
@@ -57,10 +90,12 @@ def has_password(dsn: str) -> bool:
 class Control:
     """One connection in autocommit, opened on use and again when it was lost; usable from several threads."""
 
-    def __init__(self, dsn: str, flow: str, patience: float | None = None) -> None:
+    def __init__(self, dsn: str, flow: str, patience: float | None = None, iam: RdsIam | None = None) -> None:
+        """With `iam` each connection logs in with a token that is minted for it."""
         self.dsn = dsn
         self._patience = PATIENCE if patience is None else patience
         self._flow = flow
+        self.iam = iam
         self._lock = threading.Lock()
         self._connection: psycopg.Connection[Row] | None = None
 
@@ -125,10 +160,9 @@ class Control:
 
     def _open(self) -> psycopg.Connection[Row]:
         if self._connection is None or self._connection.closed:
-            # prepare_threshold: named statements would not survive a pooler between us and the server.
-            self._connection = psycopg.connect(
-                pinned(self.dsn, self._flow), autocommit=True, row_factory=dict_row, prepare_threshold=None
-            )
+            connection = connect(self.dsn, self._flow, self.iam, dict_row)
+            connection.execute(_WRITABLE)
+            self._connection = connection
         return self._connection
 
     @contextmanager

@@ -67,9 +67,11 @@ def open_session(info: Conninfo, parameters: Mapping[str, str]) -> Session:
 def _open_host(info: Conninfo, host: Host, parameters: Mapping[str, str], kind: str) -> Session:
     where = info.where(host)
     last: SourceUnreachable | None = None
+    # Before anybody waits: to mint one may take longer than a server's authentication_timeout allows.
+    password = password_for(info, host)
     for family, address in _addresses(host, where):
         try:
-            session = _open_address(info, host, family, address, parameters)
+            session = _open_address(info, host, family, address, parameters, password)
         except SourceUnreachable as error:
             last = error
             continue
@@ -105,7 +107,9 @@ def _addresses(host: Host, where: Where) -> Iterator[tuple[int, Address]]:
         yield family, address
 
 
-def _open_address(info: Conninfo, host: Host, family: int, address: Address, parameters: Mapping[str, str]) -> Session:
+def _open_address(
+    info: Conninfo, host: Host, family: int, address: Address, parameters: Mapping[str, str], password: str | None
+) -> Session:
     """One address under the encryption that sslmode allows, `allow` and `prefer` with a second choice when the first fails."""
     mode = info.choice("sslmode", *tls.MODES)
     if family == socket.AF_UNIX or mode == "disable":
@@ -119,7 +123,7 @@ def _open_address(info: Conninfo, host: Host, family: int, address: Address, par
         try:
             if encrypted:
                 encrypted = _encrypt(stream, info, host, needed=attempt == "tls")
-            return _start(stream, info, host, parameters)
+            return _start(stream, info, parameters, password)
         except (SourceRefused, ProtocolBroken) as error:
             stream.channel.close()
             failures[attempt] = error
@@ -220,10 +224,10 @@ def _encrypt(stream: MessageStream, info: Conninfo, host: Host, needed: bool) ->
     return True
 
 
-def _start(stream: MessageStream, info: Conninfo, host: Host, parameters: Mapping[str, str]) -> Session:
+def _start(stream: MessageStream, info: Conninfo, parameters: Mapping[str, str], password: str | None) -> Session:
     where = stream.where
     stream.send(encode_startup(parameters))
-    authentication = Authentication(stream, info, where, password_for(info, host))
+    authentication = Authentication(stream, info, where, password)
     accepted = False
     reported: dict[str, str] = {}
     for _ in range(STARTUP_MESSAGES):

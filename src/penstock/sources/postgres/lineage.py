@@ -114,7 +114,7 @@ def _compare_timelines(before: Lineage, now: Lineage, journal_end: int) -> str |
 
 
 def _history(control: Control, flow: str, timeline: int) -> Switches:
-    with ReplicationConnection.connect(control.dsn, application_name=f"penstock {flow}") as connection:
+    with ReplicationConnection.connect(control.dsn, application_name=f"penstock {flow}", iam=control.iam) as connection:
         rows = connection.query(f"TIMELINE_HISTORY {timeline}")
     found = re.findall(r"^\s*(\d+)\s+([0-9A-Fa-f]+/[0-9A-Fa-f]+)", rows[0][1] or "", re.MULTILINE)
     return tuple((int(number), parse_lsn(position)) for number, position in found)

@@ -6,10 +6,11 @@ import hashlib
 import re
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from penstock.core.options import Duration, Options
 from penstock.core.secret import has_reference
+from penstock.sources.postgres.rds import may_know_region
 
 NAME_BYTES = 63
 """What a server keeps of an identifier."""
@@ -72,6 +73,20 @@ class PostgresOptions(Options):
     toast_cache_size: Annotated[int, Field(ge=1)] = 10_000
     """Rows per lane whose big values are remembered for `toast_fetch`, the least recently used forgotten first; together at
     most 64 MiB."""
+    aws_rds_iam: bool = False
+    """Whether to log in to RDS by IAM: every new connection gets a token that the AWS library signs, and no password."""
+    aws_region: Annotated[str, Field(pattern=r"^[a-z]{2,}(-[a-z]+)+-[0-9]+$")] | None = Field(None, validate_default=True)
+    """Region of the server; from its RDS host name or AWS's own settings when not set."""
+    aws_profile: Annotated[str, Field(min_length=1)] | None = None
+    """Profile of AWS's credentials file; AWS's default chain when not set."""
+    aws_role_arn: Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:iam::[0-9]{12}:role/.+$")] | None = None
+    """Role to assume before a token is signed."""
+    aws_role_session_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_=,.@-]{2,64}$")] | None = None
+    """Name of the assumed role's session; penstock when not set."""
+    aws_role_external_id: Annotated[str, Field(min_length=2, max_length=1224)] | None = None
+    """External id that the role's trust policy asks for."""
+    aws_endpoint: Annotated[str, Field(pattern=r"^https?://[^\s/]+")] | None = None
+    """URL of the token service (STS) that gives the role; AWS's own for the region when not set."""
 
     _intervals = field_validator("status_interval", "heartbeat_interval", "receive_timeout")(_at_least_a_second)
 
@@ -90,6 +105,31 @@ class PostgresOptions(Options):
             raise ValueError("is not a connection string: postgresql://user@host:5432/database, or key=value pairs") from None
         return value
 
+    @field_validator("aws_rds_iam")
+    @classmethod
+    def _one_password(cls, value: bool, info: ValidationInfo) -> bool:
+        if value and _given(info.data.get("dsn", ""), "password"):
+            raise ValueError("cannot be used with a password in the dsn: take one of the two away")
+        return value
+
+    @field_validator("aws_region", "aws_profile", "aws_role_arn")
+    @classmethod
+    def _for_iam(cls, value: str | None, info: ValidationInfo) -> str | None:
+        asked = info.data.get("aws_rds_iam", True)
+        if value is not None and not asked:
+            raise ValueError("has no effect without aws_rds_iam: true")
+        hosts = _given(info.data.get("dsn", ""), "host")
+        if info.field_name == "aws_region" and value is None and asked and hosts and not may_know_region(hosts):
+            raise ValueError("is needed: neither the dsn's host name nor AWS's settings tell the region")
+        return value
+
+    @field_validator("aws_role_session_name", "aws_role_external_id", "aws_endpoint")
+    @classmethod
+    def _for_a_role(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and not info.data.get("aws_role_arn", True):
+            raise ValueError("has no effect without aws_role_arn")
+        return value
+
     @field_validator("publication", "state_schema", "state_table")
     @classmethod
     def _fits(cls, value: str | None) -> str | None:
@@ -103,6 +143,13 @@ class PostgresOptions(Options):
         if any(not pattern.strip() for pattern in value):
             raise ValueError("contains an empty pattern")
         return value
+
+
+def _given(dsn: str, name: str) -> str:
+    """What the dsn itself says of an option, as far as it can be read here."""
+    from psycopg.conninfo import conninfo_to_dict
+
+    return "" if has_reference(dsn) or not dsn else str(conninfo_to_dict(dsn).get(name) or "")
 
 
 def default_name(flow: str) -> str:

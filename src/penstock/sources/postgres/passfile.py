@@ -15,7 +15,9 @@ _log = logging.getLogger(__name__)
 
 
 def password_for(info: Conninfo, host: Host) -> str | None:
-    """The password for `host`: the dsn's or the environment's, else the password file's, else none."""
+    """The password for `host`: a minted one, else the dsn's or the environment's, else the password file's, else none."""
+    if info.mint is not None:
+        return info.mint(info.where(host))
     return info.value("password") or _from_file(info, host)
 
 

@@ -17,6 +17,7 @@ from penstock.sources.postgres.control import Control
 from penstock.sources.postgres.options import PostgresOptions, default_name
 from penstock.sources.postgres.preflight import Preflight
 from penstock.sources.postgres.publication import Plan, Publication
+from penstock.sources.postgres.rds import RdsIam
 from penstock.sources.postgres.refusals import identities_missing, names, not_owner, refuse
 from penstock.sources.postgres.state import StateTable
 
@@ -100,7 +101,7 @@ class Publishing:
     def __init__(self, flow: str, options: PostgresOptions) -> None:
         self._flow, self._options = flow, options
         self.name = options.publication or default_name(flow)
-        self._control = Control(options.dsn, flow)
+        self._control = Control(options.dsn, flow, iam=RdsIam.of(options))
 
     def close(self) -> None:
         """Gives back the connection."""

@@ -11,6 +11,7 @@ from penstock.core.position import parse_lsn
 from penstock.errors import SlotMissing
 from penstock.sources.postgres.control import Control
 from penstock.sources.postgres.options import PostgresOptions, default_name
+from penstock.sources.postgres.rds import RdsIam
 from penstock.sources.postgres.refusals import slot_busy
 from penstock.sources.postgres.state import StateTable
 
@@ -73,7 +74,7 @@ class Slots:
 
     def __init__(self, flow: str, options: PostgresOptions) -> None:
         self.own = options.slot or default_name(flow)
-        self._control = Control(options.dsn, flow)
+        self._control = Control(options.dsn, flow, iam=RdsIam.of(options))
         self._state = StateTable(self._control, flow, options)
 
     def close(self) -> None:

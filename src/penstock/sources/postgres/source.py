@@ -17,6 +17,7 @@ from penstock.errors import (
     SourceDatabaseMissing,
     SourceFailed,
     SourceRefused,
+    TokenRefused,
 )
 from penstock.sources.base import Belonging, Prepared, Source, SourceHealth
 from penstock.sources.postgres import catalog, lineage, logical_messages, publication, slot
@@ -27,6 +28,7 @@ from penstock.sources.postgres.lineage import HEAD, Lineage
 from penstock.sources.postgres.options import PostgresOptions, default_name
 from penstock.sources.postgres.preflight import Preflight
 from penstock.sources.postgres.publication import Plan
+from penstock.sources.postgres.rds import RdsIam
 from penstock.sources.postgres.refusals import bad, no_tables, publication_gone, refuse, slot_absent, slot_ahead, slot_gone
 from penstock.sources.postgres.state import StateTable
 from penstock.sources.postgres.watch import PostgresWatch
@@ -48,10 +50,11 @@ class PostgresSource(Source):
         self.options: PostgresOptions = options
         self.slot = options.slot or default_name(flow)
         self.publication = options.publication or default_name(flow)
-        self._control = Control(options.dsn, flow)
+        iam = RdsIam.of(options)
+        self._control = Control(options.dsn, flow, iam=iam)
         self._state = StateTable(self._control, flow, options)
         # Of its own: a look never waits for a slot that is being made, and what prepares never waits for a look.
-        self._eye = Control(options.dsn, flow, patience=30.0)
+        self._eye = Control(options.dsn, flow, patience=30.0, iam=iam)
         self._watch = PostgresWatch(self._eye, self.slot, self.publication, self._additions)
         self._lineage: Lineage | None = None
 
@@ -117,6 +120,7 @@ class PostgresSource(Source):
         """Plain data from which the capture process makes its `Capture`; it holds the dsn, so it is never logged."""
         return {
             "dsn": self.options.dsn,
+            "iam": self._control.iam.to_data() if self._control.iam else None,
             "slot": self.slot,
             "publication": self.publication,
             "status_interval": self.options.status_interval,
@@ -172,6 +176,7 @@ class PostgresSource(Source):
             return None
         return {
             "dsn": self.options.dsn,
+            "iam": self._control.iam.to_data() if self._control.iam else None,
             "flow": self.flow,
             "mode": self.options.toast_fetch,
             "cache_size": self.options.toast_cache_size,
@@ -276,6 +281,8 @@ class PostgresSource(Source):
 def _not_connected(error: PenstockError) -> list[Finding]:
     if isinstance(error, SourceDatabaseMissing):
         return [Finding("server", True, "answers"), Finding("login", True), bad("database", error)]
+    if isinstance(error, TokenRefused):
+        return [bad("login", error)]
     if isinstance(error, SourceRefused):
         return [Finding("server", True, "answers"), bad("login", error)]
     subject = "server" if not isinstance(error, SourceFailed) else "session"

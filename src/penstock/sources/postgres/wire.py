@@ -25,6 +25,7 @@ from penstock.sources.postgres.messages import (
     encode,
     encode_status,
 )
+from penstock.sources.postgres.rds import RdsIam
 from penstock.sources.postgres.server_errors import (
     ServerError,
     parse_error,
@@ -78,9 +79,19 @@ class ReplicationConnection:
         self._send_lock = threading.Lock()
 
     @classmethod
-    def connect(cls, dsn: str, *, application_name: str = "penstock", startup_options: str = SESSION_OPTIONS) -> Self:
-        """A new connection that speaks replication and SQL; `startup_options` win over role, database and dsn settings."""
-        info = resolve(dsn)
+    def connect(
+        cls,
+        dsn: str,
+        *,
+        application_name: str = "penstock",
+        startup_options: str = SESSION_OPTIONS,
+        iam: RdsIam | None = None,
+    ) -> Self:
+        """A new connection that speaks replication and SQL; `startup_options` win over role, database and dsn settings.
+
+        With `iam` the password is a token that is minted for this connection.
+        """
+        info = resolve(dsn, iam.mint if iam else None)
         session = open_session(info, startup_parameters(info, application_name, f"{startup_options} {_PATIENCE}"))
         connection = cls(session)
         try:

@@ -19,6 +19,7 @@ from penstock.core.batch import Batch, Odd, Op
 from penstock.core.epoch import Epoch
 from penstock.journal.record import Slice, SliceFlag
 from penstock.sources.base import Completer
+from penstock.sources.postgres.rds import RdsIam
 from penstock.sources.postgres.toast import copytext, recall
 from penstock.sources.postgres.toast.cells import Cells, count_gaps, gaps, put
 from penstock.sources.postgres.toast.keys import joined
@@ -39,7 +40,7 @@ class PostgresCompleter(Completer):
         super().__init__(recipe)
         self._mode = str(recipe["mode"])
         self._memory = Memory(int(recipe["cache_size"]))
-        self._reselect = Reselect(str(recipe["dsn"]), str(recipe["flow"]))
+        self._reselect = Reselect(str(recipe["dsn"]), str(recipe["flow"]), RdsIam.from_data(recipe.get("iam")))
         self._seen: tuple[int, int, int] | None = None
         self._widths: dict[str, int] = {}
 

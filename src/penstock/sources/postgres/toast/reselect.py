@@ -17,7 +17,8 @@ from psycopg.sql import SQL, Composable, Composed, Identifier, Literal
 from penstock.core.batch import Batch, Odd
 from penstock.errors import DecodeFailed, SourceFailed, SourceRights
 from penstock.sources.postgres import columns as texts
-from penstock.sources.postgres.control import pinned
+from penstock.sources.postgres.control import connect
+from penstock.sources.postgres.rds import RdsIam
 from penstock.sources.postgres.server_errors import translate_psycopg
 from penstock.sources.postgres.toast import copytext
 from penstock.sources.postgres.toast.keys import array_literal
@@ -93,8 +94,8 @@ class _Ambiguous(Exception):
 class Reselect:
     """One connection, opened on use and kept; errors are ours."""
 
-    def __init__(self, dsn: str, flow: str) -> None:
-        self._dsn, self._flow = dsn, flow
+    def __init__(self, dsn: str, flow: str, iam: RdsIam | None = None) -> None:
+        self._dsn, self._flow, self._iam = dsn, flow, iam
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
         self._places: dict[int, _Place] = {}
 
@@ -215,9 +216,7 @@ class Reselect:
     def _open(self) -> psycopg.Connection[tuple[Any, ...]]:
         if self._connection is None or self._connection.closed:
             # BEGIN is ours: psycopg's own would be one more round trip.
-            self._connection = psycopg.connect(
-                pinned(self._dsn, self._flow), autocommit=True, row_factory=tuple_row, prepare_threshold=None
-            )
+            self._connection = connect(self._dsn, self._flow, self._iam, tuple_row)
         return self._connection
 
 
