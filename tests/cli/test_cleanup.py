@@ -70,13 +70,17 @@ def test_what_the_flow_made_goes_and_a_second_run_has_nothing_to_do(
 
 def test_what_a_dba_made_stays_and_is_said_to(database: Database, commands: Commands, started: Started) -> None:
     database.execute("CREATE PUBLICATION dba FOR TABLE a; CREATE SCHEMA penstock")
+    database.execute(
+        "CREATE TABLE penstock.source_state (flow text, kind text, name text, origin text, since timestamptz DEFAULT now(),"
+        " options jsonb, PRIMARY KEY (flow, kind, name))"
+    )
     database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", commands.slot)
     before = database.rows(OBJECTS)
     started(publication="dba")
     code, shown = commands.cleanup("--yes")
     assert code == 0 and f"slot {commands.slot} stays: made by others" in shown and "publication dba stays" in shown
     assert database.rows(OBJECTS) == before
-    assert database.rows("SELECT 1 FROM pg_tables WHERE schemaname = 'penstock'") == []
+    assert database.rows("SELECT * FROM penstock.source_state") == []
     # Their slot is no longer recorded, but it is still theirs.
     code, shown = commands.cleanup("--yes")
     assert code == 0 and "nothing to do" in shown and f"slot {commands.slot} stays" in shown

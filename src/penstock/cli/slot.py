@@ -68,11 +68,8 @@ def show(flow: FlowOption, name: NameOption = None, as_json: JsonOption = False)
 @app.command("drop")
 def drop(flow: FlowOption, name: NameOption = None, yes: YesOption = False, as_json: JsonOption = False) -> None:
     """Drop the flow's slot: what it has not delivered is lost. Refused while somebody reads from it."""
-    from penstock.sources.postgres.slots import refuse_active
-
     with _opened(flow) as slots:
-        found = slots.show(name)
-        refuse_active(found)
+        found = slots.free(name)
         warning = _loss(found)
         if not yes:
             Screen(sys.stderr).line(f"slot {found.name}: {warning}", "yellow")

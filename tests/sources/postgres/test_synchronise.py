@@ -52,12 +52,13 @@ def test_column_lists_and_row_filters_stay(database: Database, make: Maker) -> N
 
 
 def test_sync_without_a_table_that_fits_drops_nothing(database: Database, make: Maker) -> None:
-    database.execute(f"{TABLES} CREATE PUBLICATION p FOR TABLE a")
+    database.execute(f"{TABLES} CREATE SCHEMA s; CREATE TABLE s.c (id int PRIMARY KEY)")
+    database.execute("CREATE PUBLICATION p FOR TABLE a, TABLES IN SCHEMA s")
     for validate in (True, False):
         options = {"sync_publication": True, "sync_publication_mode": "sync", "validate_replication": validate}
         with pytest.raises(TablesMissing):
             make(publication="p", publication_tables=["nothing.*"], **options).prepare(None)
-    assert published(database) == ["a"]
+    assert published(database) == ["a", "c"]
 
 
 @pytest.mark.parametrize("whole", ["ALL TABLES", "TABLES IN SCHEMA public"])

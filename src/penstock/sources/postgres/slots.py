@@ -97,20 +97,17 @@ class Slots:
             )
         return found
 
-    def drop(self, name: str | None = None) -> SlotFigures:
-        """Drops a slot that nobody reads from; returns what it was."""
+    def free(self, name: str | None = None) -> SlotFigures:
+        """The same, which nobody reads from; SlotInUse names who does."""
         found = self.show(name)
-        refuse_active(found)
-        self._control.execute(SQL("SELECT pg_catalog.pg_drop_replication_slot({})").format(Literal(found.name)))
-        self._state.forget_attempt("slot", found.name)
+        if found.active:
+            raise slot_busy(found.name, found.pid, found.reader)
         return found
 
-
-def refuse_active(slot: SlotFigures) -> None:
-    """SlotInUse while somebody reads from the slot."""
-    if not slot.active:
-        return
-    raise slot_busy(slot.name, slot.pid, slot.reader)
+    def drop(self, name: str) -> None:
+        """Drops a slot; the server itself refuses while somebody reads from it."""
+        self._control.execute(SQL("SELECT pg_catalog.pg_drop_replication_slot({})").format(Literal(name)))
+        self._state.forget_attempt("slot", name)
 
 
 def _figures(row: dict[str, Any], own: str) -> SlotFigures:
