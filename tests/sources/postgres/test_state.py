@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -9,6 +11,9 @@ from structlog.testing import capture_logs
 
 from penstock.errors import PenstockError
 from penstock.sources.postgres import slot
+from penstock.sources.postgres.control import Control
+from penstock.sources.postgres.options import PostgresOptions
+from penstock.sources.postgres.state import StateTable
 from tests.conftest import Database
 from tests.sources.postgres.roles import Maker, bad, login
 
@@ -137,3 +142,18 @@ def test_a_slot_that_could_not_be_made_leaves_no_row(database: Database, make: M
     with pytest.raises(PenstockError):
         source.prepare(None)
     assert [row[1] for row in database.rows(STATE)] == ["publication"]
+
+
+def test_flows_that_start_at_the_same_moment_all_have_their_rows(database: Database) -> None:
+    def record(number: int) -> None:
+        control = Control(database.dsn, f"flow{number}")
+        barrier.wait()
+        StateTable(control, f"flow{number}", PostgresOptions(dsn=database.dsn)).record("slot", "s", "made")
+        control.close()
+
+    for _ in range(3):
+        barrier = threading.Barrier(6)
+        with ThreadPoolExecutor(6) as pool, capture_logs() as logged:
+            list(pool.map(record, range(6)))
+        assert logged == [] and len(database.rows(STATE)) == 6
+        database.execute("DROP SCHEMA penstock CASCADE")

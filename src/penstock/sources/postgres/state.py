@@ -19,6 +19,7 @@ from penstock.sources.postgres.options import PostgresOptions
 
 _log = structlog.get_logger()
 
+ATTEMPTS = 4
 COLUMNS = frozenset({"flow", "kind", "name", "origin", "since", "options"})
 
 Kind = Choice["publication", "slot"]
@@ -196,19 +197,22 @@ class StateTable:
         )
 
     def _ensure(self) -> None:
-        look = self._look()
-        if look["table_exists"]:
-            return
-        try:
-            if not look["schema_exists"]:
-                self._control.execute(
-                    SQL("CREATE SCHEMA {0}; COMMENT ON SCHEMA {0} IS {1}").format(Identifier(self._schema), Literal(STATE_MARK))
-                )
-            self._control.execute(definition(self._schema, self._table))
-        except SourceFailed:
-            # Two flows that start at the same moment: the other one has made it.
-            if not self._look()["table_exists"]:
-                self._control.execute(definition(self._schema, self._table))
+        # Flows that start at the same moment meet here: whoever loses finds made what they wanted to make.
+        for attempt in range(ATTEMPTS):
+            look = self._look()
+            if look["table_exists"]:
+                return
+            try:
+                self._make(with_schema=not look["schema_exists"])
+            except SourceFailed:
+                if attempt == ATTEMPTS - 1:
+                    raise
+
+    def _make(self, *, with_schema: bool) -> None:
+        if with_schema:
+            statement = SQL("CREATE SCHEMA {0}; COMMENT ON SCHEMA {0} IS {1}")
+            self._control.execute(statement.format(Identifier(self._schema), Literal(STATE_MARK)))
+        self._control.execute(definition(self._schema, self._table))
 
     def _shares_schema(self) -> bool:
         """Whether anything but the state table, its index and its row type lives in the schema."""
