@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.errors import PublicationNarrowed
+from penstock.sources.postgres.options import PostgresOptions
 from penstock.sources.postgres.publishing import fits
+from penstock.sources.postgres.source import PostgresSource
 from tests.cli.objects import Commands
 from tests.conftest import Database
 
@@ -93,10 +96,46 @@ def test_names_that_fit_nothing_are_all_said_with_the_reason_and_nothing_is_done
 
 def test_what_the_next_start_will_undo_is_said(database: Database, commands: Commands) -> None:
     database.execute(TABLES)
-    commands.write(publication_tables=["a"], sync_publication=True, sync_publication_mode="sync")
+    commands.write(publication_tables=["a", "B"], sync_publication=True, sync_publication_mode="sync", ensure_state=False)
     commands.publication("sync")
-    assert "next start drops public.B again" in commands.publication("add", "B")[1]
+    assert "next start drops" in commands.publication("add", "We*")[1]
     assert "next start adds public.a again" in commands.publication("remove", "a")[1]
+
+
+def test_what_was_taken_out_stays_out_until_it_is_put_back(database: Database, commands: Commands) -> None:
+    database.execute(TABLES)
+    commands.write(publication_tables=["*"])
+    source = PostgresSource("shop", PostgresOptions(dsn=database.dsn, slot=commands.slot, publication_tables=("*",)))
+    try:
+        start = source.prepare(None).start
+        # As while a worker runs: a table that goes by command is let go, one that goes in silence is not.
+        assert source.look().error is None
+        code, shown = commands.publication("remove", WEIRD)
+        assert code == 0 and "until `penstock publication add` puts it back" in shown
+        assert source.look().error is None
+        source.prepare(start)
+        assert commands.published() == ["B", "a"]
+        assert {t.name for t in source.discover()} == {"B", "a"}
+        assert "taken out by command: public.We" in commands("doctor", "--flow", "FLOW", "--state", str(commands.state))[1]
+        assert "stays out" in commands.publication("sync")[1] and commands.published() == ["B", "a"]
+        assert commands.publication("add", WEIRD)[0] == 0
+        source.prepare(start)
+        assert len(commands.published()) == 3 and source.look().error is None
+        database.execute("ALTER PUBLICATION penstock_shop DROP TABLE a")
+        assert isinstance(source.look().error, PublicationNarrowed)
+    finally:
+        source.close()
+
+
+def test_a_table_is_not_taken_from_a_running_flow_that_could_not_know_why(database: Database, commands: Commands) -> None:
+    database.execute(TABLES)
+    commands.write(ensure_state=False)
+    commands.publication("sync")
+    database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", commands.slot)
+    with commands.reading():
+        assert "slot_in_use" in commands.publication("remove", "a")[1]
+    assert len(commands.published()) == 3
+    assert commands.publication("remove", "a")[0] == 0
 
 
 def test_the_state_table_is_never_added(database: Database, commands: Commands) -> None:

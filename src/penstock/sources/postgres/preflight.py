@@ -160,7 +160,9 @@ class Preflight:
             yield Finding("state table", True, table.qualified)
 
     def _beyond(self, plan: Plan) -> str:
-        """What a synchronised publication sends beyond the patterns and cannot be made to leave out."""
+        """What was taken out by command, or what a synchronised publication sends and cannot be made to leave out."""
+        if plan.left_out:
+            return f"; taken out by command: {names(plan.left_out)}"
         if plan.found is None or not self._options.sync_publication or self._options.sync_publication_mode != "sync":
             return ""
         if plan.found.everything:

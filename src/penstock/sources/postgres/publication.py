@@ -11,6 +11,7 @@ from penstock.sources.postgres import catalog
 from penstock.sources.postgres.catalog import Table
 from penstock.sources.postgres.control import Control
 from penstock.sources.postgres.options import PostgresOptions
+from penstock.sources.postgres.state import StateTable
 
 SCHEMAS_SINCE = 150000
 """Publications of whole schemas, and column lists."""
@@ -56,6 +57,8 @@ class Plan:
     missing: list[Table]
     surplus: list[Table] = field(default_factory=list)
     """What the publication names and the options no longer do; only where they ask for that to be dropped."""
+    left_out: list[Table] = field(default_factory=list)
+    """What the options ask for and an operator has taken out of the publication: the flow does not add it again."""
 
 
 _PUBLICATION = """
@@ -111,24 +114,35 @@ def plan(control: Control, options: PostgresOptions, name: str, flow: str) -> Pl
     tables = catalog.tables(control)
     asked = catalog.wanted(options, tables)
     found = find(control, name, flow)
+    left_out = StateTable(control, flow, options).left_out()
     if found is None:
-        return Plan(None, asked, asked, asked)
+        missing = [t for t in asked if t.oid not in left_out]
+        return Plan(None, asked, missing, missing, left_out=[t for t in asked if t.oid in left_out])
     # Somebody else's publication is taken as it is, unless the options name tables that belong in it.
     follows = found.made_here or bool(options.publication_tables or options.publication_schemas) or options.sync_publication
     drops = options.sync_publication and options.sync_publication_mode == "sync"
-    return compare(found, tables, asked, adds=follows, drops=drops)
+    return compare(found, tables, asked, adds=follows, drops=drops, left_out=left_out)
 
 
-def compare(found: Publication, tables: Sequence[Table], asked: list[Table], *, adds: bool, drops: bool) -> Plan:
+def compare(
+    found: Publication,
+    tables: Sequence[Table],
+    asked: list[Table],
+    *,
+    adds: bool,
+    drops: bool,
+    left_out: frozenset[int] = frozenset(),
+) -> Plan:
     """What would have to be added and dropped for the publication to be what is asked for."""
-    missing = [t for t in asked if adds and not found.everything and t.oid not in found.named and t.oid not in found.sends]
+    absent = [t for t in asked if not found.everything and t.oid not in found.named and t.oid not in found.sends]
+    missing = [t for t in absent if adds and t.oid not in left_out]
     wanted = {t.oid for t in asked}
     surplus = [t for t in tables if drops and t.oid in found.listed and t.oid not in wanted]
     added = {t.oid for t in missing}
     # A table that its schema brings along stays, whatever happens to its own mention.
     gone = {t.oid for t in surplus if t.schema not in found.schemas}
     takes = [t for t in tables if (t.oid in found.sends or t.oid in added) and t.oid not in gone]
-    return Plan(found, asked, takes, missing, surplus)
+    return Plan(found, asked, takes, missing, surplus, [t for t in absent if t.oid in left_out])
 
 
 def creation(name: str, flow: str, tables: Sequence[Table]) -> Composed:

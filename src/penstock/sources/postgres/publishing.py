@@ -10,15 +10,15 @@ from typing import Any, Literal
 from psycopg.sql import Identifier
 
 from penstock.core.options import matches
-from penstock.errors import PublicationMissing, SourceSettings, TablesMissing
-from penstock.sources.postgres import catalog, publication
+from penstock.errors import PenstockError, PublicationMissing, SourceSettings, TablesMissing
+from penstock.sources.postgres import catalog, publication, slot
 from penstock.sources.postgres.catalog import Table
 from penstock.sources.postgres.control import Control
 from penstock.sources.postgres.options import PostgresOptions, default_name
 from penstock.sources.postgres.preflight import Preflight
 from penstock.sources.postgres.publication import Plan, Publication
 from penstock.sources.postgres.rds import RdsIam
-from penstock.sources.postgres.refusals import identities_missing, names, not_owner, refuse
+from penstock.sources.postgres.refusals import identities_missing, names, not_owner, refuse, slot_busy
 from penstock.sources.postgres.state import StateTable
 
 Mode = Literal["add", "sync"]
@@ -102,6 +102,7 @@ class Publishing:
         self._flow, self._options = flow, options
         self.name = options.publication or default_name(flow)
         self._control = Control(options.dsn, flow, iam=RdsIam.of(options))
+        self._state = StateTable(self._control, flow, options)
 
     def close(self) -> None:
         """Gives back the connection."""
@@ -145,6 +146,8 @@ class Publishing:
         refuse([*self._preflight().publishing(plan)], plan)
         for statement in publication.changes(self.name, plan):
             self._control.execute(statement)
+        for table in chosen:
+            self._state.forget_attempt("left out", table.quoted.as_string(None))
         again = publication.plan(self._control, self._options, self.name, self._flow)
         notes = [f"{names(plan.missing)}: rows that are there now are not loaded; changes from now on are delivered."]
         if back := _both(again.surplus, plan.missing):
@@ -165,12 +168,22 @@ class Publishing:
             role = Identifier(self._control.user).as_string(None)
             what = f"may not be changed by {self._control.user}: it"
             raise not_owner(found, what, publication.text(*statements), role)
-        for statement in statements:
-            self._control.execute(statement)
+        # Said first: a worker that runs the flow stops when its publication is narrowed by somebody who has not said so.
+        if listed and not self._leave_out(listed):
+            self._refuse_running()
+        try:
+            for statement in statements:
+                self._control.execute(statement)
+        except PenstockError:
+            for table in listed:
+                self._state.forget_attempt("left out", table.quoted.as_string(None))
+            raise
         again = publication.plan(self._control, self._options, self.name, self._flow)
         notes = []
         if back := _both(again.missing, listed):
-            notes.append(f"The next start adds {names(back)} again: the flow's patterns name it (publication_tables, schemas).")
+            notes.append(f"Nothing records this: the next start adds {names(back)} again, because the flow's patterns name it.")
+        elif kept := _both(again.left_out, listed):
+            notes.append(f"The flow does without {names(kept)} until `penstock publication add` puts it back.")
         return _change(plan, chosen, notes)
 
     def sync(self, mode: Mode | None, *, dry: bool = False) -> Change:
@@ -182,11 +195,23 @@ class Publishing:
         refuse([*preflight.tables(plan), *preflight.publishing(plan)], plan)
         if not dry and plan.found is None:
             self._control.execute(publication.creation(self.name, self._flow, plan.missing))
-            StateTable(self._control, self._flow, self._options).record("publication", self.name, "made")
+            self._state.record("publication", self.name, "made")
         elif not dry:
             for statement in publication.changes(self.name, plan):
                 self._control.execute(statement)
-        return _change(plan, plan.takes, [])
+        left = f"{names(plan.left_out)} stays out, as asked by `penstock publication remove`; `add` puts it back."
+        return _change(plan, plan.takes, [left] if plan.left_out else [])
+
+    def _leave_out(self, tables: Sequence[Table]) -> bool:
+        """Records that the flow does without the tables; whether it could be recorded."""
+        for table in tables:
+            self._state.record("left out", table.quoted.as_string(None), "made")
+        return {t.oid for t in tables} <= self._state.left_out()
+
+    def _refuse_running(self) -> None:
+        found = slot.find(self._control, self._options.slot or default_name(self._flow))
+        if found is not None and found.active_pid is not None:
+            raise slot_busy(found.name, found.active_pid, found.reader)
 
     def _found(self) -> Publication:
         found = publication.find(self._control, self.name, self._flow)

@@ -55,7 +55,7 @@ class PostgresSource(Source):
         self._state = StateTable(self._control, flow, options)
         # Of its own: a look never waits for a slot that is being made, and what prepares never waits for a look.
         self._eye = Control(options.dsn, flow, patience=30.0, iam=iam)
-        self._watch = PostgresWatch(self._eye, self.slot, self.publication, self._additions)
+        self._watch = PostgresWatch(self._eye, self.slot, self.publication, self._additions, self._left_out)
         self._lineage: Lineage | None = None
 
     def check(self, journal_end: int | None = None) -> list[Finding]:
@@ -198,6 +198,10 @@ class PostgresSource(Source):
         if not self.options.ensure_publication:
             return None
         return publication.plan(control, self.options, self.publication, self.flow)
+
+    def _left_out(self, control: Control) -> frozenset[int]:
+        """What an operator has taken out of the publication."""
+        return StateTable(control, self.flow, self.options).left_out()
 
     def _continue(self, now: Lineage, journal_end: int) -> None:
         """Whether this server's log goes on where the journal ends."""

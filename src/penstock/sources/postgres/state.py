@@ -22,7 +22,8 @@ _log = structlog.get_logger()
 ATTEMPTS = 4
 COLUMNS = frozenset({"flow", "kind", "name", "origin", "since", "options"})
 
-Kind = Choice["publication", "slot"]
+Kind = Choice["publication", "slot", "left out"]
+"""`left out`: a table that an operator has taken out of the publication, and that the flow is not to add again."""
 Origin = Choice["making", "made", "found"]
 
 _LOOK = """
@@ -132,12 +133,20 @@ class StateTable:
 
     def rows(self) -> list[Owned]:
         """What the table says about the flow; nothing when there is no table or it may not be read."""
-        look = self._look()
-        if not (look["reads"] and look["enters"] and COLUMNS.issubset(look["columns"] or ())):
+        if not self._readable():
             return []
         query = SQL("SELECT kind, name, origin FROM {} WHERE flow = {} ORDER BY kind, name")
         found = self._control.rows(query.format(self._place, Literal(self._flow)))
         return [Owned(row["kind"], row["name"], row["origin"]) for row in found]
+
+    def left_out(self) -> frozenset[int]:
+        """Oids of tables that an operator has taken out of the flow's publication."""
+        if not self._readable():
+            return frozenset()
+        query = SQL(
+            "SELECT pg_catalog.to_regclass(name)::pg_catalog.oid::bigint AS oid FROM {} WHERE flow = {} AND kind = 'left out'"
+        )
+        return frozenset(row["oid"] for row in self._control.rows(query.format(self._place, Literal(self._flow))) if row["oid"])
 
     def leaves(self) -> list[tuple[str, str]]:
         """What `drop_empty` would remove: the table and its schema, each only if penstock made it and nothing is left in it."""
@@ -171,6 +180,10 @@ class StateTable:
 
     def _look(self) -> dict[str, Any]:
         return self._control.row(_LOOK, {"schema": self._schema, "table": self._table})
+
+    def _readable(self) -> bool:
+        look = self._look()
+        return bool(look["reads"] and look["enters"] and COLUMNS.issubset(look["columns"] or ()))
 
     def _lacks(self, what: str, remedy: str) -> SourceRights:
         return SourceRights(

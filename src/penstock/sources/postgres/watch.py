@@ -55,9 +55,17 @@ SELECT pg_catalog.sum(pg_catalog.hashtextextended(pg_catalog.concat_ws('/', s.oi
 class PostgresWatch:
     """Compares each look with the one before; `known` is what the flow relies on and is the baseline of the next look."""
 
-    def __init__(self, control: Control, slot_name: str, publication_name: str, plan: Callable[[Control], Plan | None]) -> None:
-        """`plan` says what the flow may add to its publication, None when it may add nothing."""
+    def __init__(
+        self,
+        control: Control,
+        slot_name: str,
+        publication_name: str,
+        plan: Callable[[Control], Plan | None],
+        left_out: Callable[[Control], frozenset[int]],
+    ) -> None:
+        """`plan` says what the flow may add to its publication, None when it may add nothing; `left_out` what it does without."""
         self._control, self._slot, self._publication, self._plan = control, slot_name, publication_name, plan
+        self._left_out = left_out
         self._gauge = Gauge()
         self._print: tuple[Any, ...] | None = None
         self._findings: dict[str, Finding] = {}
@@ -148,14 +156,23 @@ class PostgresWatch:
             return self._publication_missing()
         if self.known is not None:
             found = difference.compare(self.known, now)
-            sentences = [*found.narrowed, *(f"{name} was taken out of it" for name in found.removed.values())]
+            removed = self._not_left_out(found.removed)
+            sentences = [*found.narrowed, *(f"{name} was taken out of it" for name in removed.values())]
             if sentences:
-                return self._narrowed(sentences, now, list(found.removed), self._since)
+                return self._narrowed(sentences, now, list(removed), self._since)
             self._tell(found, head)
         self.known, self._print = now, seen
         if self._add_tables(head):
             self.known, self._print = inventory.take(self._control, self._publication), None
         return None
+
+    def _not_left_out(self, removed: dict[int, str]) -> dict[int, str]:
+        """The tables that nobody has told us about; those that an operator has taken out by command are let go."""
+        left_out = self._left_out(self._control) if removed else frozenset()
+        for oid, name in removed.items():
+            if oid in left_out:
+                _log.info("table was taken out of the publication by command", table=name, publication=self._publication)
+        return {oid: name for oid, name in removed.items() if oid not in left_out}
 
     def _add_tables(self, head: int) -> bool:
         """Lets new tables under the flow's patterns join at once; whether the publication was changed."""
