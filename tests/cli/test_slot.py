@@ -11,6 +11,12 @@ from tests.conftest import Database
 
 
 @pytest.fixture
+def database(each_database: Database) -> Database:
+    """Every test here runs on each major version."""
+    return each_database
+
+
+@pytest.fixture
 def made(database: Database, commands: Commands) -> Commands:
     """The flow's publication and slot, as a start would make them."""
     database.execute("CREATE TABLE a (id int PRIMARY KEY); CREATE PUBLICATION penstock_shop FOR TABLE a")
@@ -34,7 +40,7 @@ def test_show_says_all_that_the_server_knows(database: Database, made: Commands)
     answer = made.json("slot", "show", "--flow", "FLOW")
     assert answer["own"] and answer["plugin"] == "pgoutput" and answer["database"] == database.name and not answer["active"]
     assert answer["lag_bytes"] >= 100000 and answer["retained_bytes"] >= answer["lag_bytes"] and answer["two_phase"]
-    assert answer["status"] == "reserved" and answer["failover"] is False and "/" in answer["confirmed"]
+    assert answer["status"] == "reserved" and answer["failover"] in (False, None) and "/" in answer["confirmed"]
     code, shown = made.slots("show")
     assert code == 0
     for word in ("confirmed", "restart", "lag", "WAL retained", "safe_wal_size", "no limit is set", "failover", "invalidated"):

@@ -20,6 +20,12 @@ from tests.sources.postgres.roles import Maker, bad, login
 STATE = "SELECT flow, kind, name, origin FROM penstock.source_state ORDER BY kind"
 
 
+@pytest.fixture
+def database(each_database: Database) -> Database:
+    """Every test here runs on each major version."""
+    return each_database
+
+
 def test_what_the_flow_makes_is_recorded_once(database: Database, make: Maker) -> None:
     database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     source = make(publication_tables=["public.a"])

@@ -14,6 +14,12 @@ TABLES = (
 )
 
 
+@pytest.fixture
+def database(each_database: Database) -> Database:
+    """Every test here runs on each major version."""
+    return each_database
+
+
 def published(database: Database) -> list[str]:
     return [row[0] for row in database.rows("SELECT tablename FROM pg_publication_tables ORDER BY 1")]
 
