@@ -277,7 +277,10 @@ class SourceGap(SourceError):
     """The slot stands beyond the journal's end: changes between the two cannot be had any more."""
 
     code = "source_gap"
-    default_remedy = "Another reader has moved the slot, or the journal was restored from an old copy: recreate the flow's state."
+    default_remedy = (
+        "Another reader has moved the slot, or the journal was restored from an old copy. "
+        "`penstock flow cleanup FILE --remove-state` makes the flow begin anew."
+    )
 
 
 class SourceDiverged(SourceError):
@@ -325,7 +328,9 @@ class JournalCorrupt(JournalError):
     """Bytes that were durable do not carry their checksum any more."""
 
     code = "journal_corrupt"
-    default_remedy = "Check the disk; restore the journal directory from a copy, or recreate the flow's state."
+    default_remedy = (
+        "Check the disk; restore the journal directory from a copy, or begin anew: `penstock flow cleanup FILE --remove-state`."
+    )
 
 
 class JournalUnwritable(JournalError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from penstock.sources.postgres.options import PostgresOptions
 from penstock.sources.postgres.source import PostgresSource
 from tests.cli.objects import Commands
 from tests.conftest import Database
-from tests.flows import SCHEMA, FlowUnderTest, assert_duckdb_equals_source
+from tests.flows import SCHEMA, FlowUnderTest, assert_duckdb_equals_source, wait_until
 
 Started = Callable[..., int]
 OBJECTS = """
@@ -239,7 +240,7 @@ def test_doctor_gives_advice_without_failing(database: Database, role: str, comm
 
 
 @pytest.mark.slow
-def test_a_flow_that_was_cleaned_up_begins_anew(database: Database, tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_flow_that_was_cleaned_up_begins_anew(database: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     database.execute(SCHEMA)
     flow = FlowUnderTest(database, tmp_path, parallelism=1)
     flow.drain()
@@ -256,4 +257,30 @@ def test_a_flow_that_was_cleaned_up_begins_anew(database: Database, tmp_path: An
     flow.drain()
     assert_duckdb_equals_source(flow)
     assert run([*cleanup, "--remove-state"]) == 0
+    capsys.readouterr()
+
+
+@pytest.mark.slow
+def test_a_running_worker_lives_with_the_commands(database: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    database.execute(SCHEMA)
+    flow = FlowUnderTest(database, tmp_path, parallelism=1)
+    process = flow.start()
+    try:
+        flow.wait_for_progress()
+        where = ["--flow", str(flow.path)]
+        assert run(["flow", "cleanup", str(flow.path), "--state", str(flow.state), "--yes"]) == 1
+        assert "flow_running" in capsys.readouterr().err
+        assert run(["slot", "show", *where]) == 0
+        assert f"penstock {flow.name}" in capsys.readouterr().out
+        assert run(["slot", "drop", *where, "--yes"]) == 1
+        assert run(["publication", "remove", *where, "lines"]) == 0
+        wait_until(lambda: "taken out of the publication by command" in flow.output(), 60, flow.output())
+        assert run(["publication", "add", *where, "lines"]) == 0
+        database.execute("INSERT INTO accounts VALUES (1, 1); INSERT INTO lines VALUES (1, 'x', 1)")
+        flow.wait_for_progress()
+        assert process.poll() is None, flow.output()
+    finally:
+        process.terminate()
+        process.wait(60)
+    assert_duckdb_equals_source(flow)
     capsys.readouterr()
