@@ -163,3 +163,14 @@ def test_flows_that_start_at_the_same_moment_all_have_their_rows(database: Datab
             list(pool.map(record, range(6)))
         assert logged == [] and len(database.rows(STATE)) == 6
         database.execute("DROP SCHEMA penstock CASCADE")
+
+
+def test_rows_that_somebody_wrote_by_hand_stop_no_flow(database: Database, make: Maker) -> None:
+    database.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    source = make()
+    source.prepare(None)
+    for name in ('"', "a.b.c.d.e", 'x"y"', '"public"."gone"', "", '"public"."a"; drop table a', "publíc.ä"):
+        database.execute("INSERT INTO penstock.source_state VALUES ('shop', 'left out', %s, 'made')", name)
+    source.prepare(None)
+    assert [t.name for t in source.discover()] == ["a"]
+    assert bad(source.check()) == []

@@ -20,6 +20,7 @@ from penstock.sources.postgres.options import PostgresOptions
 _log = structlog.get_logger()
 
 ATTEMPTS = 4
+_QUOTED = r'^"([^"]|"")+"\."([^"]|"")+"$'
 COLUMNS = frozenset({"flow", "kind", "name", "origin", "since", "options"})
 
 Kind = Choice["publication", "slot", "left out"]
@@ -143,10 +144,12 @@ class StateTable:
         """Oids of tables that an operator has taken out of the flow's publication."""
         if not self._readable():
             return frozenset()
+        # CASE: to_regclass raises for what is no name at all, and a row that somebody wrote by hand stops no flow.
         query = SQL(
-            "SELECT pg_catalog.to_regclass(name)::pg_catalog.oid::bigint AS oid FROM {} WHERE flow = {} AND kind = 'left out'"
-        )
-        return frozenset(row["oid"] for row in self._control.rows(query.format(self._place, Literal(self._flow))) if row["oid"])
+            "SELECT CASE WHEN name ~ {} THEN pg_catalog.to_regclass(name)::pg_catalog.oid::bigint END AS oid"
+            " FROM {} WHERE flow = {} AND kind = 'left out'"
+        ).format(Literal(_QUOTED), self._place, Literal(self._flow))
+        return frozenset(row["oid"] for row in self._control.rows(query) if row["oid"])
 
     def leaves(self) -> list[tuple[str, str]]:
         """What `drop_empty` would remove: the table and its schema, each only if penstock made it and nothing is left in it."""
