@@ -127,7 +127,7 @@ def test_what_was_taken_out_stays_out_until_it_is_put_back(database: Database, c
         assert commands.publication("add", WEIRD)[0] == 0
         source.prepare(start)
         assert len(commands.published()) == 3 and source.look().error is None
-        database.execute("ALTER PUBLICATION penstock_shop DROP TABLE a")
+        database.execute(f"ALTER PUBLICATION penstock_shop DROP TABLE {WEIRD}")
         assert isinstance(source.look().error, PublicationNarrowed)
     finally:
         source.close()
