@@ -101,7 +101,11 @@ def _refused(error: ServerError, where: Where) -> SourceError:
 
 
 def _database_missing(error: ServerError, where: Where) -> SourceError:
-    return SourceDatabaseMissing(f"{_place(where)} has no database {where.database!r}.", database=where.database)
+    return SourceDatabaseMissing(
+        f"{_place(where)} has no database {where.database!r}.",
+        remedy="Correct its name in the source's dsn; if the database was renamed, the flow goes on under the new name.",
+        database=where.database,
+    )
 
 
 def _rights(error: ServerError, where: Where) -> SourceError:

@@ -51,6 +51,9 @@ SESSION_OPTIONS = (
     "-c bytea_output=hex -c lc_monetary=C -c search_path="
 )
 
+# Notices would stand among the frames of the stream; a server that misses the publication warns with every transaction (18).
+_QUIET = "-c client_min_messages=error"
+
 # A role's timeouts would end a session that waits for running transactions to make a slot, or that holds an exported snapshot.
 _PATIENCE = "-c statement_timeout=0 -c lock_timeout=0 -c idle_session_timeout=0 -c idle_in_transaction_session_timeout=0"
 
@@ -92,7 +95,7 @@ class ReplicationConnection:
         With `iam` the password is a token that is minted for this connection.
         """
         info = resolve(dsn, iam.mint if iam else None)
-        session = open_session(info, startup_parameters(info, application_name, f"{startup_options} {_PATIENCE}"))
+        session = open_session(info, startup_parameters(info, application_name, f"{startup_options} {_PATIENCE} {_QUIET}"))
         connection = cls(session)
         try:
             if _major(session.parameters) >= 17:  # older servers refuse a session with an option they do not know
