@@ -149,8 +149,13 @@ class Worker:
             **prepared.facts,
             journal=str(self._journal),
             journal_end="new" if new else format_lsn(mark),
-            destinations=", ".join(f"{loop.status.name} at {format_lsn(loop.status.position)}" for loop in self._loops),
+            destinations=", ".join(f"{use.name} at {self._place_of(use, beginning)}" for use in self.flow.destinations),
         )
+
+    def _place_of(self, use: DestinationUse, beginning: int) -> str:
+        assert self._ledger is not None
+        found = self._ledger.checkpoint(self.flow.name, use.name)
+        return format_lsn(found.position if found is not None else beginning)
 
     def _remember(self, memory: dict[str, Any]) -> None:
         assert self._ledger is not None
