@@ -43,6 +43,7 @@ def test_a_start_says_what_it_uses_and_a_new_table_joins_while_the_flow_runs(flo
         "public.accounts",
         "journal_end=",
         "timeline=1",
+        "warehouse at 0/1",
     ):
         assert word in line, (word, line)
     database.execute("create table later (id int primary key, v text)")
