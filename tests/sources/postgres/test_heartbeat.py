@@ -18,6 +18,12 @@ HEARTBEAT = 2.0
 
 
 @pytest.fixture
+def database(each_database: Database) -> Database:
+    """A fresh database on each major version in turn."""
+    return each_database
+
+
+@pytest.fixture
 def neighbour(database: Database) -> Iterator[Database]:
     """Another database of the same server."""
     name = f"n_{uuid.uuid4().hex[:12]}"

@@ -26,6 +26,12 @@ Maker = Callable[..., PostgresSource]
 
 
 @pytest.fixture
+def database(each_database: Database) -> Database:
+    """A fresh database on each major version in turn."""
+    return each_database
+
+
+@pytest.fixture
 def make(database: Database) -> Iterator[Maker]:
     """Prepared sources of the flow `shop`, closed afterwards."""
     made: list[PostgresSource] = []
