@@ -232,6 +232,8 @@ class EmbeddedPostgres:
         )
         atexit.register(self.stop)
         self._wait_ready(position)
+        if (self.data_directory / "standby.signal").exists():
+            return  # its roles are those of its primary
         # The socket is behind a private directory, so the password can be set through it before anybody knows it.
         with psycopg.connect(host=str(self._sockets), port=self.port, user=self.user, dbname="postgres") as connection:
             connection.execute(SQL("ALTER ROLE postgres PASSWORD {}").format(self.password))
@@ -244,7 +246,7 @@ class EmbeddedPostgres:
             with contextlib.suppress(FileNotFoundError):
                 lines = status.read_text().splitlines()
                 # A file that a killed server left behind says "ready" too, under another process id.
-                if len(lines) >= 8 and int(lines[0]) == self.postmaster and lines[7].strip() == "ready":
+                if len(lines) >= 8 and int(lines[0]) == self.postmaster and lines[7].strip() in ("ready", "standby"):
                     return
             if self._guard.poll() is not None:
                 break

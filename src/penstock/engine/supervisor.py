@@ -93,13 +93,16 @@ class CaptureSupervisor(threading.Thread):
         self._stopping.set()
         self._say({"stop": 1})
         process = self._process
-        if process is None:
-            return
-        try:
-            process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        if process is not None:
+            try:
+                process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        if self.is_alive():
+            self.join(seconds)
+        else:
+            self._end_process()
 
     def run(self) -> None:
         """The thread's body: hears the child, and starts a new one when it ends."""

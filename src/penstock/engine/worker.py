@@ -28,7 +28,7 @@ from penstock.engine.status import DestinationStatus, WorkerStatus
 from penstock.engine.supervisor import CaptureSupervisor
 from penstock.engine.switchboard import Switchboard
 from penstock.engine.watching import SourceWatch
-from penstock.errors import PenstockError, TableWithoutKey, from_data
+from penstock.errors import PenstockError, SourceError, TableWithoutKey, from_data
 from penstock.journal.reader import read_header
 from penstock.journal.retention import journal_size, trim
 from penstock.journal.segment import segment_numbers
@@ -149,8 +149,13 @@ class Worker:
             **prepared.facts,
             journal=str(self._journal),
             journal_end="new" if new else format_lsn(mark),
-            destinations=", ".join(f"{loop.status.name} at {format_lsn(loop.status.position)}" for loop in self._loops),
+            destinations=", ".join(f"{use.name} at {self._place_of(use, beginning)}" for use in self.flow.destinations),
         )
+
+    def _place_of(self, use: DestinationUse, beginning: int) -> str:
+        assert self._ledger is not None
+        found = self._ledger.checkpoint(self.flow.name, use.name)
+        return format_lsn(found.position if found is not None else beginning)
 
     def _remember(self, memory: dict[str, Any]) -> None:
         assert self._ledger is not None
@@ -287,15 +292,20 @@ class Worker:
             count = sum(loop.status.epochs for loop in self._loops)
             empty = empty + 1 if count == delivered else 0
             delivered = count
-            if not self._is_drained(self._source.head()):
+            if not self._is_drained():
                 empty = 0
             if empty >= max_empty_reads:
                 break
         self._raise_failed()
 
-    def _is_drained(self, head: int) -> bool:
-        """Whether everything up to `head` has reached every destination that works; asks for a fresh mark if not."""
+    def _is_drained(self) -> bool:
+        """Whether everything that the source has now has reached every destination that works; asks for a fresh mark if not."""
         assert self._supervisor is not None
+        try:
+            head = self._source.head()
+        except SourceError:
+            # Whether it will answer again is for capture's supervisor to say.
+            return False
         working = [loop for loop in self._loops if loop.error is None]
         if all(loop.status.position >= head and loop.is_idle() for loop in working):
             return True

@@ -14,7 +14,7 @@ from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.engine.watching import SourceWatch
 from penstock.errors import PublicationMissing, PublicationNarrowed, SlotLost, SlotMissing
 from penstock.sources.base import SourceHealth
-from penstock.sources.postgres import gauge
+from penstock.sources.postgres import gauge, newcomers
 from penstock.sources.postgres.gauge import Gauge
 from penstock.sources.postgres.options import PostgresOptions
 from penstock.sources.postgres.source import PostgresSource
@@ -23,6 +23,12 @@ from tests.processes import wait_until
 from tests.sources.postgres.captured import Captured
 
 Maker = Callable[..., PostgresSource]
+
+
+@pytest.fixture
+def database(each_database: Database) -> Database:
+    """A fresh database on each major version in turn."""
+    return each_database
 
 
 @pytest.fixture
@@ -187,11 +193,31 @@ def test_a_new_table_without_identity_stays_out_and_its_application_goes_on(data
     health = source.look()
     database.execute("update b set id = 2")
     (finding,) = health.findings
-    assert (finding.subject, finding.code) == ("table public.b", "identity_missing") and "does not join" in finding.detail
+    assert (finding.subject, finding.code) == ("new table public.b", "identity_missing") and "does not join" in finding.detail
     database.execute(finding.remedy.partition(";")[0])
-    database.execute("create table c (id int primary key)")
-    assert source.look().error is None
-    assert len(database.rows("select tablename from pg_publication_tables")) == 3
+    assert source.look().findings == ()
+    assert len(database.rows("select tablename from pg_publication_tables")) == 2
+
+
+def test_a_new_table_that_could_not_join_is_tried_again(database: Database, make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    role = f"r_{database.name}"
+    database.execute(f"create role {role} login replication password 'x'; grant all on schema public to {role}")
+    database.execute(f"grant create on database {database.name} to {role}")
+    try:
+        database.execute(f"create table a (id int primary key); alter table a owner to {role}")
+        source = make(dsn=database.server.dsn(database.name, user=role, password="x"))
+        source.look()
+        database.execute("create table b (id int primary key)")
+        (finding,) = source.look().findings
+        assert (finding.subject, finding.code) == ("new table public.b", "source_rights")
+        database.execute(f"alter table b owner to {role}")
+        assert source.look().findings == (finding,)
+        monkeypatch.setattr(newcomers, "AGAIN", 0.0)
+        assert source.look().findings == ()
+        assert len(database.rows("select tablename from pg_publication_tables")) == 2
+        source.close()
+    finally:
+        database.execute(f"drop owned by {role}; drop role {role}")
 
 
 def test_a_table_dropped_and_created_again_joins_and_is_said_to_need_a_load(database: Database, tmp_path: Path) -> None:

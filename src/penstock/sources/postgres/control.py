@@ -16,6 +16,7 @@ from psycopg.rows import RowFactory, dict_row
 from psycopg.sql import Composed
 
 from penstock.sources.postgres.conninfo import Conninfo, resolve
+from penstock.sources.postgres.handshake import KEEPALIVES
 from penstock.sources.postgres.rds import RdsIam
 from penstock.sources.postgres.wire import SESSION_OPTIONS, translate_psycopg
 
@@ -27,7 +28,6 @@ SESSION = f"{SESSION_OPTIONS} -c statement_timeout=60s -c lock_timeout=30s -c id
 # Not among the startup options, where it would make every server look like the one that target_session_attrs wants.
 _WRITABLE: LiteralString = "SET default_transaction_read_only = off"
 
-KEEPALIVES = {"keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "4", "tcp_user_timeout": "30000"}
 PATIENCE = 75.0
 """Seconds after which a query has no answer coming: the server itself would have ended it by then."""
 
@@ -44,9 +44,8 @@ def _extra(info: Conninfo, flow: str) -> dict[str, str]:
     extra = {"options": f"{info.value('options')} {SESSION}".strip(), "client_encoding": "UTF8"}
     if not info.value("connect_timeout"):
         extra["connect_timeout"] = "10"
-    # A peer that vanished without a word is noticed in half a minute, not after the kernel's two hours.
-    unset = {k: v for k, v in KEEPALIVES.items() if not info.value(k)}
-    extra |= unset if info.value("keepalives") != "0" else {}
+    if info.value("keepalives") != "0":
+        extra |= {name: str(value) for name, value in KEEPALIVES.items() if not info.value(name)}
     if not info.value("application_name"):
         extra["application_name"] = application_name(flow)
     return extra
@@ -98,6 +97,7 @@ class Control:
         self.iam = iam
         self._lock = threading.Lock()
         self._connection: psycopg.Connection[Row] | None = None
+        self._closing = False
 
     @property
     def version(self) -> int:
@@ -131,7 +131,7 @@ class Control:
             try:
                 return self._ask(sql, values)
             except psycopg.OperationalError:
-                if not kept or (self._connection is not None and not self._connection.closed):
+                if self._closing or not kept or (self._connection is not None and not self._connection.closed):
                     raise
                 return self._ask(sql, values)
 
@@ -147,11 +147,18 @@ class Control:
                 connection.execute(statement)
 
     def close(self) -> None:
-        """Gives the connection back."""
-        with self._lock:
+        """Gives the connection back; a query that another thread waits for in vain is ended."""
+        self._closing = True
+        while not self._lock.acquire(timeout=1):
+            if self._connection is not None:
+                _cut(self._connection)
+        try:
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None
+        finally:
+            self._closing = False
+            self._lock.release()
 
     def _ask(self, sql: LiteralString | Composed, values: Mapping[str, Any] | None) -> list[Row]:
         connection = self._open()
@@ -176,15 +183,15 @@ class Control:
 @contextmanager
 def _answered_within(seconds: float, connection: psycopg.Connection[Row]) -> Iterator[None]:
     """Cuts the connection when the block takes longer: a proxy that stalls acknowledges everything and answers nothing."""
-
-    def cut() -> None:
-        with contextlib.suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(connection.fileno())) as copy:
-            copy.shutdown(socket.SHUT_RDWR)
-
-    timer = threading.Timer(seconds, cut)
+    timer = threading.Timer(seconds, _cut, (connection,))
     timer.daemon = True
     timer.start()
     try:
         yield
     finally:
         timer.cancel()
+
+
+def _cut(connection: psycopg.Connection[Row]) -> None:
+    with contextlib.suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(connection.fileno())) as copy:
+        copy.shutdown(socket.SHUT_RDWR)

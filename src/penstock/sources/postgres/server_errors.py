@@ -101,7 +101,11 @@ def _refused(error: ServerError, where: Where) -> SourceError:
 
 
 def _database_missing(error: ServerError, where: Where) -> SourceError:
-    return SourceDatabaseMissing(f"{_place(where)} has no database {where.database!r}.", database=where.database)
+    return SourceDatabaseMissing(
+        f"{_place(where)} has no database {where.database!r}.",
+        remedy="Correct its name in the source's dsn; if the database was renamed, the flow goes on under the new name.",
+        database=where.database,
+    )
 
 
 def _rights(error: ServerError, where: Where) -> SourceError:
@@ -136,7 +140,10 @@ def _undefined_object(error: ServerError, where: Where) -> SourceError:
         return SlotMissing(f"{_place(where)} has no slot {name!r} in database {where.database!r}.", slot=name)
     if error.routine == "get_publication_oid" or "publication" in error.message:
         return PublicationMissing(
-            f"Database {where.database!r} of {_place(where)} has no publication {name!r}.", publication=name
+            f"Database {where.database!r} of {_place(where)} has no publication {name!r}, or had none when this log was written.",
+            remedy="Create the publication. A server before PostgreSQL 18 cannot read on over log from the time without it: then"
+            " give the flow a new name and a new slot, and load it again.",
+            publication=name,
         )
     return _failed(error, where)
 

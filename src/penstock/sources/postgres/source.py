@@ -20,7 +20,7 @@ from penstock.errors import (
     TokenRefused,
 )
 from penstock.sources.base import Belonging, Prepared, Source, SourceHealth
-from penstock.sources.postgres import catalog, lineage, logical_messages, publication, slot
+from penstock.sources.postgres import catalog, lineage, logical_messages, publication, slot, standbys
 from penstock.sources.postgres.belongings import Belongings
 from penstock.sources.postgres.control import Control, has_password
 from penstock.sources.postgres.inventory import Inventory
@@ -70,7 +70,7 @@ class PostgresSource(Source):
             findings += preflight.server()
             plan = self._plan()
             findings += [*preflight.tables(plan), *preflight.publishing(plan, journal_end), preflight.slot(journal_end)]
-            findings += preflight.state()
+            findings += [*preflight.state(), *standbys.look(self._control, self.options, self.slot)]
         except PenstockError as error:
             findings.append(bad("catalogue", error))
         return findings

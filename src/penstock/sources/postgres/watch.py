@@ -20,8 +20,8 @@ from penstock.sources.postgres.difference import Difference
 from penstock.sources.postgres.gauge import Gauge
 from penstock.sources.postgres.inventory import Inventory
 from penstock.sources.postgres.lineage import HEAD, TIMELINE
+from penstock.sources.postgres.newcomers import Newcomers
 from penstock.sources.postgres.publication import Plan
-from penstock.sources.postgres.refusals import identity_missing
 from penstock.sources.postgres.server_errors import quoted
 
 _log = structlog.get_logger()
@@ -39,7 +39,7 @@ SELECT {HEAD} AS head, {TIMELINE} AS timeline, s.confirmed_flush_lsn::text AS co
            SELECT pg_catalog.sum(pg_catalog.hashtextextended(pg_catalog.concat_ws('/', r.oid, r.xmin), 0))
              FROM pg_catalog.pg_publication_rel r WHERE r.prpubid = p.oid)) AS published,
        (SELECT pg_catalog.sum(pg_catalog.hashtextextended(pg_catalog.concat_ws('/', c.oid, c.relnamespace, c.relname,
-               c.relispartition, CASE WHEN c.relispartition THEN c.relfilenode END), 0))::text
+               c.relreplident, c.relispartition, CASE WHEN c.relispartition THEN c.relfilenode END), 0))::text
           FROM pg_catalog.pg_class c
          WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND c.oid >= 16384) AS tables
   FROM (SELECT) one
@@ -64,8 +64,8 @@ class PostgresWatch:
         left_out: Callable[[Control], frozenset[int]],
     ) -> None:
         """`plan` says what the flow may add to its publication, None when it may add nothing; `left_out` what it does without."""
-        self._control, self._slot, self._publication, self._plan = control, slot_name, publication_name, plan
-        self._left_out = left_out
+        self._control, self._slot, self._publication = control, slot_name, publication_name
+        self._newcomers, self._left_out = Newcomers(control, publication_name, plan), left_out
         self._gauge = Gauge()
         self._print: tuple[Any, ...] | None = None
         self._findings: dict[str, Finding] = {}
@@ -129,7 +129,7 @@ class PostgresWatch:
         # The catalogue of this look was read a moment before its head, so it vouches only for the head of the look before.
         self._since, self._vouched = self._vouched, head
         self._note_danger(health)
-        return replace(health, findings=tuple(self._findings.values()))
+        return replace(health, findings=(*self._findings.values(), *self._newcomers.waiting))
 
     def _slot_error(self, row: Row) -> PenstockError | None:
         if row["wal_status"] is None or row["confirmed"] is None:
@@ -146,7 +146,7 @@ class PostgresWatch:
         if row["publication"] is not None and self._control.version >= publication.SCHEMAS_SINCE:
             schemas = self._control.row(_SCHEMAS, {"publication": row["publication"]})["schemas"]
         seen = (row["published"], row["tables"], schemas)
-        if seen == self._print:
+        if seen == self._print and not self._newcomers.are_due():
             return None
         now = inventory.take(self._control, self._publication)
         if rebased != self._rebased:
@@ -162,7 +162,7 @@ class PostgresWatch:
                 return self._narrowed(sentences, now, list(removed), self._since)
             self._tell(found, head)
         self.known, self._print = now, seen
-        if self._add_tables(head):
+        if self._newcomers.join(head):
             self.known, self._print = inventory.take(self._control, self._publication), None
         return None
 
@@ -173,34 +173,6 @@ class PostgresWatch:
             if oid in left_out:
                 _log.info("table was taken out of the publication by command", table=name, publication=self._publication)
         return {oid: name for oid, name in removed.items() if oid not in left_out}
-
-    def _add_tables(self, head: int) -> bool:
-        """Lets new tables under the flow's patterns join at once; whether the publication was changed."""
-        plan = self._plan(self._control)
-        if plan is None or plan.found is None or not plan.missing:
-            return False
-        silent = [t for t in plan.missing if t.silent and plan.found.sends_updates]
-        for table in silent:
-            problem = identity_missing(table, plan)
-            self._find(f"table {table.qualified}", f"It does not join the flow. {problem.message}", problem.remedy, problem.code)
-        joining = [t for t in plan.missing if t not in silent]
-        if not joining:
-            return False
-        try:
-            self._control.execute(publication.addition(self._publication, joining))
-        except PenstockError as error:
-            for table in joining:
-                detail = f"It could not join the flow: {error.message}"
-                self._find(f"table {table.qualified}", detail, error.remedy, error.code)
-            return False
-        for table in joining:
-            _log.info(
-                "table joined the flow's publication; rows written before are not delivered",
-                table=table.qualified,
-                publication=self._publication,
-                position=format_lsn(head),
-            )
-        return True
 
     def _tell(self, found: Difference, head: int) -> None:
         place = format_lsn(head)

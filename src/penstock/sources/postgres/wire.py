@@ -51,8 +51,13 @@ SESSION_OPTIONS = (
     "-c bytea_output=hex -c lc_monetary=C -c search_path="
 )
 
+# Notices would stand among the frames of the stream; a server that misses the publication warns with every transaction (18).
+_QUIET = "-c client_min_messages=error"
+
 # A role's timeouts would end a session that waits for running transactions to make a slot, or that holds an exported snapshot.
 _PATIENCE = "-c statement_timeout=0 -c lock_timeout=0 -c idle_session_timeout=0 -c idle_in_transaction_session_timeout=0"
+
+_START_SECONDS = 60.0
 
 # How long `end` waits for the server to let go of the slot.
 _FAREWELL = 2.0
@@ -92,7 +97,7 @@ class ReplicationConnection:
         With `iam` the password is a token that is minted for this connection.
         """
         info = resolve(dsn, iam.mint if iam else None)
-        session = open_session(info, startup_parameters(info, application_name, f"{startup_options} {_PATIENCE}"))
+        session = open_session(info, startup_parameters(info, application_name, f"{startup_options} {_PATIENCE} {_QUIET}"))
         connection = cls(session)
         try:
             if _major(session.parameters) >= 17:  # older servers refuse a session with an option they do not know
@@ -129,6 +134,8 @@ class ReplicationConnection:
         """Begin streaming from `slot` at or after `start`; from here on `receive_into` gives the raw stream."""
         pairs = ", ".join(f"{quoted(name)} {_literal(value)}" for name, value in options.items())
         command = f"START_REPLICATION SLOT {quoted(slot)} LOGICAL {start >> 32:X}/{start & 0xFFFFFFFF:X}"
+        # The server answers before it reads any log: a network that is cut right here must not hold us for ever.
+        self._stream.deadline = time.monotonic() + _START_SECONDS
         self._stream.send(encode(b"Q", cstring(f"{command} ({pairs})" if pairs else command)))
         while True:
             kind, payload = self._stream.read(QUERY_LIMIT)
@@ -140,6 +147,7 @@ class ReplicationConnection:
                 self._note_parameter(payload)
             elif kind != b"N":
                 raise ProtocolBroken(f"{self.where.address} answered START_REPLICATION with a message of kind {kind!r}.")
+        self._stream.deadline = None
         self._rest = self._stream.rest()
         self._socket.setblocking(False)
 

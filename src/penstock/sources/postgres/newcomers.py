@@ -1,0 +1,66 @@
+"""Newcomers: tables under a flow's patterns that its publication does not send yet, and how they join."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import structlog
+
+from penstock.core.finding import Finding
+from penstock.core.position import format_lsn
+from penstock.errors import PenstockError
+from penstock.sources.postgres import publication
+from penstock.sources.postgres.catalog import Table
+from penstock.sources.postgres.control import Control
+from penstock.sources.postgres.publication import Plan
+from penstock.sources.postgres.refusals import identity_missing
+
+_log = structlog.get_logger()
+
+AGAIN = 60.0
+"""Seconds after which tables that could not join are tried again."""
+
+
+class Newcomers:
+    """Adds tables to the publication as soon as that breaks nothing; `waiting` says of the others why not."""
+
+    def __init__(self, control: Control, publication_name: str, plan: Callable[[Control], Plan | None]) -> None:
+        """`plan` says what the flow may add to its publication, None when it may add nothing."""
+        self._control, self._publication, self._plan = control, publication_name, plan
+        self._tried_at = 0.0
+        self.waiting: tuple[Finding, ...] = ()
+
+    def are_due(self) -> bool:
+        """Whether tables wait that should be tried again although nothing else has changed."""
+        return bool(self.waiting) and time.monotonic() - self._tried_at >= AGAIN
+
+    def join(self, head: int) -> bool:
+        """Lets them join; whether the publication was changed. `head` is where the log stands, for the record."""
+        self._tried_at, self.waiting = time.monotonic(), ()
+        plan = self._plan(self._control)
+        if plan is None or plan.found is None or not plan.missing:
+            return False
+        # Published without an identity, the application's own updates would fail.
+        silent = [t for t in plan.missing if t.silent and plan.found.sends_updates]
+        self.waiting = tuple(_waits(t, identity_missing(t, plan)) for t in silent)
+        joining = [t for t in plan.missing if t not in silent]
+        if not joining:
+            return False
+        try:
+            self._control.execute(publication.addition(self._publication, joining))
+        except PenstockError as error:
+            self.waiting += tuple(_waits(t, error) for t in joining)
+            return False
+        for table in joining:
+            _log.info(
+                "table joined the flow's publication; rows written before are not delivered",
+                table=table.qualified,
+                publication=self._publication,
+                position=format_lsn(head),
+            )
+        return True
+
+
+def _waits(table: Table, error: PenstockError) -> Finding:
+    return Finding(f"new table {table.qualified}", False, f"It does not join the flow: {error.message}", error.remedy, error.code)

@@ -1,0 +1,73 @@
+"""The worker and the watch over its source: what is said at the start, and what ends a flow."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Database
+from tests.flows import SCHEMA, FlowUnderTest, assert_duckdb_equals_source, wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def flow(database: Database, tmp_path: Path) -> Iterator[FlowUnderTest]:
+    database.execute(SCHEMA)
+    made = FlowUnderTest(database, tmp_path)
+    made.drain()
+    yield made
+    if made.process is not None and made.process.poll() is None:
+        made.kill()
+
+
+def memory(flow: FlowUnderTest) -> dict[str, object]:
+    with closing(sqlite3.connect(f"file:{flow.state / 'ledger.db'}?mode=ro", uri=True)) as connection:
+        return dict(json.loads(connection.execute("select memory from flows").fetchone()[0]))
+
+
+def test_a_start_says_what_it_uses_and_a_new_table_joins_while_the_flow_runs(flow: FlowUnderTest, database: Database) -> None:
+    process = flow.start()
+    wait_until(lambda: flow.output().count("flow started") == 2, 90, flow.output())
+    line = next(line for line in flow.output().splitlines()[::-1] if "flow started" in line)
+    for word in (
+        "source=postgres",
+        f"slot={flow.slot}",
+        "publication=",
+        "tables=",
+        "public.accounts",
+        "journal_end=",
+        "timeline=1",
+        "warehouse at 0/1",
+    ):
+        assert word in line, (word, line)
+    database.execute("create table later (id int primary key, v text)")
+    wait_until(lambda: "table joined" in flow.output(), 60, flow.output())
+    database.execute("insert into later values (1, 'x'); insert into steps values (1)")
+    flow.wait_for_progress()
+    process.terminate()
+    assert process.wait(30) == 0, flow.output()
+    assert_duckdb_equals_source(flow)
+    import duckdb
+
+    with closing(duckdb.connect(str(flow.duckdb), read_only=True)) as connection:
+        assert connection.execute("select * from public.later").fetchall() == [(1, "x")]
+    assert "public.later" in json.dumps(memory(flow))
+
+
+def test_a_table_taken_out_of_the_publication_ends_the_flow_until_it_is_put_back(flow: FlowUnderTest, database: Database) -> None:
+    process = flow.start()
+    wait_until(lambda: flow.output().count("flow started") == 2, 90, flow.output())
+    database.execute(f"alter publication {flow.slot} drop table steps; insert into steps values (1)")
+    assert process.wait(60) == 1, flow.output()
+    assert "publication_narrowed" in flow.output() and "public.steps was taken out" in flow.output()
+    again = flow.start("--max-empty-reads", "2")
+    assert again.wait(60) == 1 and flow.output().count("public.steps was taken out") >= 2, flow.output()
+    database.execute(f"alter publication {flow.slot} add table steps; insert into steps values (2)")
+    flow.drain()
+    assert "put back" in flow.output() and "Traceback" not in flow.output()
