@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.batch import Batch, Odd, Op
+from penstock.core.batch import Batch, Op
 from penstock.core.epoch import Epoch
 from penstock.journal.reader import SliceReader
 from penstock.journal.record import Slice
@@ -127,19 +127,8 @@ def _cells(fetched: Fetched, rows: Any, codes: Any, keys: int, gapped: Mapping[i
             here &= np.isin(rows, gapped[i])
         sources = place[codes[here]]
         if len(sources):
-            cells[i] = Cells(rows[here], values.take(pa.array(sources)), _odd(odd, sources))
+            cells[i] = Cells(rows[here], [values], sources, odd)
     return cells
-
-
-def _odd(odd: Odd | None, sources: Any) -> Odd | None:
-    if odd is None:
-        return None
-    numbers = np.full(int(sources.max()) + 1, -1, np.int64)
-    known = odd.rows.to_numpy()
-    known = known[known < len(numbers)]
-    numbers[known] = np.arange(len(known))
-    strange = np.flatnonzero(numbers[sources] >= 0)
-    return Odd(pa.array(strange, pa.int64()), odd.texts.take(pa.array(numbers[sources[strange]]))) if len(strange) else None
 
 
 def _before_pair(batch: Batch, cut: int) -> int:

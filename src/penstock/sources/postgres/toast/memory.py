@@ -66,7 +66,7 @@ class Memory:
         found = np.full(cells.shape, recall.UNKNOWN, np.int64)
         recall.walk(*numbers, codes, cells, np.array(doubts, np.int64), state, found, last)
         filled = {
-            i: Cells(rows, shelf.values(place, batch.rows.column(i), found[rows, place]))
+            i: Cells(rows, *shelf.values(place, batch.rows.column(i), found[rows, place]))
             for place, i in enumerate(columns)
             if len(rows := np.flatnonzero(found[:, place] != recall.UNKNOWN))
         }
