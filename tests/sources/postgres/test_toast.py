@@ -21,6 +21,7 @@ from penstock.errors import SourceError, SourceRights
 from penstock.journal.reader import SliceReader
 from penstock.journal.record import SliceFlag
 from penstock.sources.postgres.decoder import PostgresDecoder
+from penstock.sources.postgres.options import PostgresOptions
 from penstock.sources.postgres.toast import completer as completing
 from penstock.sources.postgres.toast import reselect
 from penstock.sources.postgres.toast.completer import PostgresCompleter
@@ -495,6 +496,33 @@ def test_a_rewrite_within_an_epoch_parts_what_was_before_from_what_comes_after(d
         ("t", 10, 1): True, ("u", 10, 1): True, ("t", 11, 1): False, ("t", 12, 1): False, ("t", 13, 1): True, ("u", 13, 1): True,
         ("t", 14, 1): True, ("t", 14, 2): False,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "publish", "sees_all"),
+    [
+        ({}, "insert, update, delete, truncate", True),
+        ({}, "insert, update", True),
+        ({}, "update, delete", False),
+        ({"origin": "none"}, "insert, update, delete, truncate", False),
+    ],
+)
+def test_nothing_is_remembered_where_changes_may_pass_unseen(
+    database: Database, tmp_path: Path, options: dict[str, Any], publish: str, sees_all: bool
+) -> None:
+    database.execute(TABLE)
+    database.execute(f"create publication mine for table t with (publish = '{publish}')")
+    captured = Captured(database, tmp_path, publication="mine", toast_fetch="source", **options)
+    completion = captured.source.completion()
+    captured.source.close()
+    assert completion is not None and completion["sees_all"] is sees_all
+    memory = PostgresCompleter(completion)
+    assert memory._sees_all is sees_all
+
+
+def test_a_cache_that_could_be_stale_is_refused() -> None:
+    with pytest.raises(ValueError, match="stale"):
+        PostgresOptions(dsn="dbname=x", origin="none", toast_fetch="cache")
 
 
 def test_the_cache_keeps_the_rows_that_were_used_last(database: Database, captured: Captured) -> None:

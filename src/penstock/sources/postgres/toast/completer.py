@@ -42,6 +42,7 @@ class PostgresCompleter(Completer):
     def __init__(self, recipe: Mapping[str, Any]) -> None:
         super().__init__(recipe)
         self._mode = str(recipe["mode"])
+        self._sees_all = bool(recipe.get("sees_all", True))
         self._memory = Memory(int(recipe["cache_size"]))
         self._reselect = Reselect(str(recipe["dsn"]), str(recipe["flow"]), RdsIam.from_data(recipe.get("iam")))
         self._seen: tuple[int, int, int] | None = None
@@ -59,8 +60,9 @@ class PostgresCompleter(Completer):
             self._memory.clear()
         doubts = retold(journal, slices)
         for batch in batches:
-            batch, filled = self._memory.take(batch, doubts.get(batch.table.identity, ()))
-            counts["toast_filled"] += filled
+            if self._sees_all:
+                batch, filled = self._memory.take(batch, doubts.get(batch.table.identity, ()))
+                counts["toast_filled"] += filled
             for part in self._asked(batch, counts):
                 counts["toast_missing"] += count_gaps(part)
                 yield replace(part, handle=None)
