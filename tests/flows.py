@@ -43,7 +43,7 @@ def wait_until(claim: Callable[[], bool], seconds: float, what: str) -> None:
 class FlowUnderTest:
     """A flow to DuckDB and to Parquet files, run by `penstock worker` in a process of its own."""
 
-    def __init__(self, database: Database, directory: Path, *, parallelism: int = 2) -> None:
+    def __init__(self, database: Database, directory: Path, *, parallelism: int = 2, **source: Any) -> None:
         self.database = database
         self.directory = directory
         self.state = directory / "state"
@@ -52,7 +52,7 @@ class FlowUnderTest:
         self.path = directory / "flow.yaml"
         definition = {
             "name": f"f_{database.name}",
-            "source": {"type": "postgres", "options": {"dsn": database.dsn}},
+            "source": {"type": "postgres", "options": {"dsn": database.dsn, **source}},
             "destinations": [
                 {"name": "warehouse", "type": "duckdb", "options": {"path": str(self.duckdb)}, "batch": {"max_wait": "20ms"}},
                 {"name": "log", "type": "files", "options": {"path": str(self.files)}, "batch": {"max_wait": "20ms"}},

@@ -266,7 +266,7 @@ def test_values_that_do_not_fit_follow_the_policy(tmp_path: Path, name: str, pol
                 harness.writer().write(harness.epoch(1), 0, iter([made]))
         else:
             receipt = harness.writer().write(harness.epoch(1), 0, iter([made]))
-            assert receipt["counts"] == {"unrepresentable": 1}
+            assert receipt["counts"] == {"unrepresentable": 1} and receipt["nulled"] == {"public.orders": 1}
             harness.destination.commit(harness.epoch(1), [receipt])
             assert harness.state(ONE) == {(1,): {**ROW, "v": None}}
         in_key = dataclasses.replace(made, odd={"id": odd["v"]})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,15 @@ def test_unknown_is_absent_and_null_is_null() -> None:
     assert (first["after"], first["unchanged"]) == ({"id": 1, "v": None}, ["big"])
     assert (second["after"], second["unchanged"]) == ({"id": 1, "big": None}, ["v"])
     assert (third["after"], third["unchanged"]) == ({"id": 1}, ["v", "big"])
+
+
+def test_values_that_were_read_later_are_named_where_there_are_such() -> None:
+    made = batch(TABLE, [update({"id": 1, "v": 1, "big": "x"}), update({"id": 2, "v": 1, "big": "y"}), update({"id": 3})])
+    made = replace(made, read_later=(None, pa.array([True, False, False]), pa.array([True, False, False])))
+    values = JsonFormat().encode(made, "src")[1]
+    first, second, third = (json.loads(value) for value in values.to_pylist())
+    assert first["read_later"] == ["v", "big"] and "read_later" not in second and "read_later" not in third
+    assert JsonFormat().decode(values, TABLE).equals(to_layout(made, "src"))
 
 
 def test_delete_truncate_and_key_change() -> None:

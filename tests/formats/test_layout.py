@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,14 @@ def test_unchanged_columns_are_named_and_null() -> None:
     assert change["__unchanged"] == ["big"]
     assert change["big"] is None
     assert change["__before"] is None
+
+
+def test_values_that_were_read_later_are_named_and_there() -> None:
+    made = batch(TABLE, [update({"id": 1, "v": 1, "big": "x"}), delete({"id": 2})])
+    made = replace(made, read_later=(None, None, pa.array([True, True])))
+    first, gone = to_layout(made, "src").to_pylist()
+    assert (first["__read_later"], first["__unchanged"], first["big"]) == (["big"], [], "x")
+    assert gone["__read_later"] == []
 
 
 def test_key_change_is_one_row_with_the_old_key_before() -> None:

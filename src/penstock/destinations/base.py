@@ -51,7 +51,8 @@ from penstock.core.schema import TableSchema
 
 Receipt = Mapping[str, Any]
 """Plain data (msgpack-able): `rows`, `bytes`, `tables` {schema.table: rows}, `counts` {name: n} for things that must be
-counted, and whatever else the destination's own commit needs."""
+counted, `nulled` {schema.table: n} for values that were written as NULL by policy, and whatever else the destination's own
+commit needs."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class TableOptions(DestinationOptions):
     table_template: Annotated[str, Field(min_length=1)] = "{table}"
     """Table that a source table goes to; `{schema}` and `{table}` stand for the source's names."""
     on_truncate: Literal["apply", "ignore", "halt"] = "apply"
-    """What a TRUNCATE on the source does: empties the table, nothing, or stops this destination."""
+    """What a TRUNCATE on the source does: empties the table, nothing (and is counted), or stops this destination."""
 
     def target(self, table: TableSchema) -> tuple[str, str]:
         """Schema and table that the source's table goes to."""

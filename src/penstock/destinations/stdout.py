@@ -66,11 +66,11 @@ class StdoutWriter(Writer):
         from penstock.formats.layout import without_leaves
 
         tables: Counter[str] = Counter()
-        nulled = 0
+        nulled: Counter[str] = Counter()
         parts = []
         with mended(self.place.staging), Staged(self.place.staging, epoch) as staged:
             for batch in batches:
-                nulled += settle(batch, self.options.on_unrepresentable)
+                settle(batch, self.options.on_unrepresentable, nulled)
                 batch = without_leaves(batch)
                 if bucket:
                     batch = batch.filter(pc.not_equal(batch.op, pa.scalar(int(Op.TRUNCATE), pa.uint8())))
@@ -79,8 +79,9 @@ class StdoutWriter(Writer):
                     parts.append(staged.add(pa.table(columns)))
                     tables[batch.table.qualified] += len(batch)
             place = staged.end()
-        counts = {"unrepresentable": nulled} if nulled else {}
-        return {"rows": sum(tables.values()), "tables": dict(tables), "counts": counts, "parts": parts, **place}
+        counts = {"unrepresentable": nulled.total()} if nulled else {}
+        about = {"tables": dict(tables), "counts": counts, "nulled": dict(nulled), "parts": parts}
+        return {"rows": sum(tables.values()), **about, **place}
 
 
 class StdoutDestination(Destination):

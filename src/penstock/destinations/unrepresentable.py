@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Literal
 
 from penstock.core.batch import Batch
@@ -10,14 +11,11 @@ from penstock.errors import ValueUnrepresentable
 Policy = Literal["fail", "null"]
 
 
-def settle(batch: Batch, policy: Policy) -> int:
-    """How many values of the batch stand as NULL because their type cannot hold them; ValueUnrepresentable when none may.
+def settle(batch: Batch, policy: Policy, nulled: Counter[str]) -> None:
+    """Adds to `nulled`, by table, the values that stand as NULL because their type cannot hold them.
 
-    A key must never become NULL, whatever the policy: two rows would become one.
+    ValueUnrepresentable when none may. A key must never become NULL, whatever the policy: two rows would become one.
     """
-    if not batch.odd:
-        return 0
-    total = 0
     for column, odd in batch.odd.items():
         count = len(odd.rows)
         if count and (policy == "fail" or column in batch.table.key):
@@ -31,5 +29,5 @@ def settle(batch: Batch, policy: Policy) -> int:
                 column=column,
                 count=count,
             )
-        total += count
-    return total
+        if count:
+            nulled[batch.table.qualified] += count

@@ -95,7 +95,7 @@ class Work:
         takes = self._options.takes  # type: ignore[attr-defined]
         batches = self._decoder.decode(self._journal, slices, bucket, epoch.buckets, lambda t: takes(t.schema, t.name))
         if self._completer is not None:
-            batches = self._completer.complete(epoch, bucket, slices, batches)
+            batches = self._completer.complete(epoch, bucket, self._journal, slices, batches)
         reach("lane.before_write")
         receipt = self._writer.write(epoch, bucket, _signs_of_life(batches, connection, descriptor["ask"]))
         reach("lane.after_write")

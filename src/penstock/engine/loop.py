@@ -75,6 +75,7 @@ class DestinationLoop(threading.Thread):
         self._halt = threading.Event()
         self._catalog = Catalog(catalog_path(journal))
         self._prepared: dict[str, int] = {}
+        self._warned: set[str] = set()
         self._rate = Rate()
         self._planned: list[Epoch] = []
         self._flight: _Flight | None = None
@@ -256,11 +257,25 @@ class DestinationLoop(threading.Thread):
             status.rows[name] = status.rows.get(name, 0) + amount
         for name, amount in summed.get("counts", {}).items():
             status.counts[name] = status.counts.get(name, 0) + amount
+        self._warn_of(summed.get("nulled", Counter()))
         status.position, status.epochs = epoch.upto, status.epochs + 1
         status.lag_seconds = time.time() - began
         status.state, status.attempts, status.error = "ok", 0, None
         self._rate.count(time.monotonic())
         self._moved()
+
+    def _warn_of(self, nulled: Counter[str]) -> None:
+        """Says once per table that values are not what the source has; `counts` says how often."""
+        for table in nulled.keys() - self._warned:
+            self._warned.add(table)
+            _log.warning(
+                "values written as NULL",
+                destination=self.status.name,
+                table=table,
+                count=nulled[table],
+                reason="their type at the destination cannot hold them, and on_unrepresentable is null",
+                remedy="Further ones are counted only; on_unrepresentable: fail stops at the first.",
+            )
 
     def _rest(self) -> None:
         """Nothing to deliver now: follow an idle source's position, and wait."""
@@ -339,7 +354,7 @@ class DestinationLoop(threading.Thread):
 
 
 def _summed(receipts: Sequence[dict[str, Any]]) -> dict[str, Counter[str]]:
-    total: dict[str, Counter[str]] = {"tables": Counter(), "counts": Counter()}
+    total: dict[str, Counter[str]] = {"tables": Counter(), "counts": Counter(), "nulled": Counter()}
     for receipt in receipts:
         for kind, counter in total.items():
             counter.update(receipt.get(kind) or {})

@@ -234,7 +234,9 @@ class Completer(ABC):
         """What the last `complete` did, for the receipt; whole when its batches have all been taken."""
 
     @abstractmethod
-    def complete(self, epoch: Epoch, bucket: int, slices: Sequence[Slice], batches: Iterator[Batch]) -> Iterator[Batch]:
+    def complete(
+        self, epoch: Epoch, bucket: int, journal: SliceReader, slices: Sequence[Slice], batches: Iterator[Batch]
+    ) -> Iterator[Batch]:
         """The same changes in the same order, in as many batches as memory allows, without handles.
 
         A cell that stays unknown stays marked in `unchanged`; one that was read from the source is marked in `read_later`.

@@ -19,7 +19,9 @@ from penstock.core.epoch import Epoch
 from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.errors import SourceError, SourceRights
 from penstock.journal.reader import SliceReader
+from penstock.journal.record import SliceFlag
 from penstock.sources.postgres.decoder import PostgresDecoder
+from penstock.sources.postgres.options import PostgresOptions
 from penstock.sources.postgres.toast import completer as completing
 from penstock.sources.postgres.toast import reselect
 from penstock.sources.postgres.toast.completer import PostgresCompleter
@@ -70,7 +72,7 @@ class Lane:
         epoch = Epoch("flow", "d", "src", self.number, self.position, upto, buckets, 1)
         reader = SliceReader(self.captured.directory)
         decoded = self.decoder.decode(reader, slices, bucket, buckets, lambda table: True) if slices else iter(())
-        found = list(self.completer.complete(epoch, bucket, slices, decoded))
+        found = list(self.completer.complete(epoch, bucket, reader, slices, decoded))
         reader.close()
         self.position, self.counts = upto, dict(self.completer.counts)
         return found
@@ -281,10 +283,10 @@ def test_a_table_without_a_key_keeps_its_gap(database: Database, captured: Captu
     captured.drain()
     reader = SliceReader(captured.directory)
     (batch,) = worker.decoder.decode(reader, captured.slices(worker.position), 0, 1, lambda table: True)
-    reader.close()
     assert batch.handle is not None
     keyless = replace(batch, table=replace(batch.table, key=()), handle=replace(batch.handle, keys=()))
-    (found,) = worker.completer.complete(Epoch("flow", "d", "src", 9, 0, 1, 1, 1), 0, [], iter([keyless]))
+    (found,) = worker.completer.complete(Epoch("flow", "d", "src", 9, 0, 1, 1, 1), 0, reader, [], iter([keyless]))
+    reader.close()
     assert found.unchanged[2] is not None and found.unchanged[2].to_pylist() == [True]
     assert worker.completer.counts == {"toast_missing": 1}
 
@@ -466,6 +468,63 @@ def test_the_cache_forgets_after(database: Database, captured: Captured, reason:
     assert events and all(e["unchanged"] == ["big"] and e["row"]["big"] is None for e in events)
 
 
+def test_a_rewrite_within_an_epoch_parts_what_was_before_from_what_comes_after(database: Database, captured: Captured) -> None:
+    """Also in the rewrite's own transaction; another table is not touched by it."""
+    noise = "(select string_agg(md5(i::text), '') from generate_series(1, 200) i)"
+    database.execute("create table u (like t including all); alter publication penstock_flow add table u")
+    for table in ("t", "u"):
+        database.execute(f"insert into {table} select n, n, {noise}, null from generate_series(1, 3) n")
+    rewrite = "alter table t alter big type text using replace(big, 'a', 'b')"
+    worker = lane(captured, "cache")
+    worker.epoch()
+    database.execute("update t set v = 10 where id = 1; update u set v = 10 where id = 1")
+    with database.connect() as connection, connection.transaction():
+        connection.execute("update t set v = 11 where id = 1")
+        connection.execute(rewrite.encode())
+        connection.execute("update t set v = 12 where id = 1")
+    database.execute("update t set v = 13 where id = 1; update u set v = 13 where id = 1")
+    database.execute("update t set big = big || 'x' where id = 1")
+    database.execute("update t set v = 14 where id = 1; update t set v = 14 where id = 2")
+    slices = captured.slices(worker.position)
+    batches = worker.epoch()
+    assert any(s.flags & SliceFlag.RETOLD for s in slices or captured.slices())
+    known = {(b.table.name, e["row"]["v"], e["row"]["id"]): not e["unchanged"] for b in batches for e in events_of(b)}
+    now = database.rows("select big from t where id = 1")[0][0]
+    last = [e["row"]["big"] for b in batches for e in events_of(b) if b.table.name == "t" and e["row"]["id"] == 1][-1]
+    assert last == now
+    assert known == {
+        ("t", 10, 1): True, ("u", 10, 1): True, ("t", 11, 1): False, ("t", 12, 1): False, ("t", 13, 1): True, ("u", 13, 1): True,
+        ("t", 14, 1): True, ("t", 14, 2): False,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "publish", "sees_all"),
+    [
+        ({}, "insert, update, delete, truncate", True),
+        ({}, "insert, update", True),
+        ({}, "update, delete", False),
+        ({"origin": "none"}, "insert, update, delete, truncate", False),
+    ],
+)
+def test_nothing_is_remembered_where_changes_may_pass_unseen(
+    database: Database, tmp_path: Path, options: dict[str, Any], publish: str, sees_all: bool
+) -> None:
+    database.execute(TABLE)
+    database.execute(f"create publication mine for table t with (publish = '{publish}')")
+    captured = Captured(database, tmp_path, publication="mine", toast_fetch="source", **options)
+    completion = captured.source.completion()
+    captured.source.close()
+    assert completion is not None and completion["sees_all"] is sees_all
+    memory = PostgresCompleter(completion)
+    assert memory._sees_all is sees_all
+
+
+def test_a_cache_that_could_be_stale_is_refused() -> None:
+    with pytest.raises(ValueError, match="stale"):
+        PostgresOptions(dsn="dbname=x", origin="none", toast_fetch="cache")
+
+
 def test_the_cache_keeps_the_rows_that_were_used_last(database: Database, captured: Captured) -> None:
     worker = lane(captured, "cache", cache_size=3)
     database.execute(f"insert into t select n, n, '{big('a')}', null from generate_series(1, 3) n")
@@ -511,11 +570,11 @@ def test_a_server_that_is_down_is_an_error_to_be_tried_again_and_then_goes_on(tm
         reader = SliceReader(captured.directory)
         decoded = worker.decoder.decode(reader, slices, 0, 1, lambda table: True)
         with pytest.raises(SourceError) as failure:
-            list(worker.completer.complete(Epoch("flow", "d", "src", 9, 0, 1, 1, 1), 0, slices, decoded))
+            list(worker.completer.complete(Epoch("flow", "d", "src", 9, 0, 1, 1, 1), 0, reader, slices, decoded))
         assert failure.value.retry == "timed"
         server.start()
         decoded = worker.decoder.decode(reader, slices, 0, 1, lambda table: True)
-        (batch,) = worker.completer.complete(Epoch("flow", "d", "src", 9, 0, 1, 1, 1), 0, slices, decoded)
+        (batch,) = worker.completer.complete(Epoch("flow", "d", "src", 9, 0, 1, 1, 1), 0, reader, slices, decoded)
         assert batch.rows.to_pylist() == [{"id": 1, "v": 4, "big": big("a"), "more": None}]
         worker.completer.close()
         reader.close()
@@ -557,7 +616,7 @@ def test_a_commit_that_others_do_not_see_yet_is_waited_for(database: Database, c
                 time.sleep(0.01)
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(reselect, "PATIENCE", 0.1)
-                patch.setattr(worker.completer._memory, "take", lambda batch: (batch, 0))
+                patch.setattr(worker.completer._memory, "take", lambda batch, doubts: (batch, 0))
                 with pytest.raises(SourceError, match="does not show it") as failure:
                     worker.events()
             assert failure.value.retry == "timed"
@@ -568,7 +627,7 @@ def test_a_commit_that_others_do_not_see_yet_is_waited_for(database: Database, c
                 other.execute("select pg_reload_conf()")
             waiting.join(30)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(worker.completer._memory, "take", lambda batch: (batch, 0))
+            patch.setattr(worker.completer._memory, "take", lambda batch, doubts: (batch, 0))
             events = worker.events()
         assert [e["row"]["big"] for e in events] == [big("n")] * 2
 

@@ -40,31 +40,36 @@ class DuckDBWriter(Writer):
         fold = Fold()
         chunks: list[Chunk] = []
         tables: Counter[str] = Counter()
-        nulled = 0
+        nulled: Counter[str] = Counter()
+        ignored: Counter[str] = Counter()
         with mended(self.place.staging), Staged(self.place.staging, epoch) as staged:
-            for batch in self._wanted(batches):
-                nulled += settle(batch, self.options.on_unrepresentable)
+            for batch in self._wanted(batches, ignored):
+                settle(batch, self.options.on_unrepresentable, nulled)
                 for folded in fold.add(batch):
                     _stage(staged, folded, chunks, tables)
             for folded in fold.end():
                 _stage(staged, folded, chunks, tables)
             place = staged.end()
+        # Every bucket is given each TRUNCATE, and it is one all the same.
+        counts = {"unrepresentable": nulled.total(), "truncates_ignored": 0 if bucket else ignored.total()}
         return {
             "rows": sum(tables.values()),
             "tables": dict(tables),
-            "counts": {"unrepresentable": nulled} if nulled else {},
+            "counts": {name: n for name, n in counts.items() if n},
+            "nulled": dict(nulled),
             "chunks": chunks,
             **place,
         }
 
-    def _wanted(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """The batches after the truncate policy."""
+    def _wanted(self, batches: Iterator[Batch], ignored: Counter[str]) -> Iterator[Batch]:
+        """The batches after the truncate policy; adds to `ignored`, by table, the TRUNCATEs that it leaves out."""
         for batch in batches:
             if self.options.on_truncate != "apply":
                 rows = pc.not_equal(batch.op, pa.scalar(int(Op.TRUNCATE), pa.uint8()))
                 if not pc.all(rows, min_count=0).as_py():
                     if self.options.on_truncate == "halt":
                         raise TruncateRefused(f"{batch.table.qualified} was truncated at the source", table=batch.table.qualified)
+                    ignored[batch.table.qualified] += len(batch) - int(pc.sum(rows).as_py() or 0)
                     batch = batch.filter(rows)
             if len(batch):
                 yield batch

@@ -109,14 +109,14 @@ class FilesWriter(Writer):
     def write(self, epoch: Epoch, bucket: int, batches: Iterator[Batch]) -> Receipt:
         """Stages one bucket; the files are durable, and invisible until the driver publishes them."""
         home = staging_directory(self.options.root, epoch.flow, epoch.destination)
-        nulled = 0
+        nulled: Counter[str] = Counter()
         with mended(self.options.root):
             home.mkdir(parents=True, exist_ok=True)
             attempt = _Attempt(epoch, bucket, home, self._format, self.options.max_file_bytes)
             for batch in batches:
                 batch = batch if bucket == 0 else _without_truncates(batch)
                 if len(batch):
-                    nulled += settle(batch, self.options.on_unrepresentable)
+                    settle(batch, self.options.on_unrepresentable, nulled)
                     attempt.write(batch)
             attempt.end()
         tables: Counter[str] = Counter()
@@ -126,7 +126,8 @@ class FilesWriter(Writer):
             "rows": sum(tables.values()),
             "bytes": sum(file["bytes"] for file in attempt.done),
             "tables": dict(tables),
-            "counts": {"unrepresentable": nulled} if nulled else {},
+            "counts": {"unrepresentable": nulled.total()} if nulled else {},
+            "nulled": dict(nulled),
             "files": attempt.done,
         }
 

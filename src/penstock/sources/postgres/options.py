@@ -105,6 +105,13 @@ class PostgresOptions(Options):
             raise ValueError("is not a connection string: postgresql://user@host:5432/database, or key=value pairs") from None
         return value
 
+    @field_validator("toast_fetch")
+    @classmethod
+    def _sees_all(cls, value: str, info: ValidationInfo) -> str:
+        if value == "cache" and info.data.get("origin") == "none":
+            raise ValueError("cannot be cache with origin: none, because changes that are left out would make it stale")
+        return value
+
     @field_validator("aws_rds_iam")
     @classmethod
     def _one_password(cls, value: bool, info: ValidationInfo) -> bool:

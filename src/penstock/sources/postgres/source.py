@@ -180,7 +180,13 @@ class PostgresSource(Source):
             "flow": self.flow,
             "mode": self.options.toast_fetch,
             "cache_size": self.options.toast_cache_size,
+            "sees_all": self._sees_all(),
         }
+
+    def _sees_all(self) -> bool:
+        """Whether every change that gives a row new values is in the log; deletes need not be, an insert says it all."""
+        found = self._plan().found
+        return self.options.origin == "any" and (found is None or {"insert", "update"} <= set(found.operations))
 
     def close(self) -> None:
         """Gives back the connections."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -13,11 +13,21 @@ from penstock.core.batch import Batch, Odd
 
 
 class Cells(NamedTuple):
-    """New values for some rows of one column; `odd` numbers the values, not the rows."""
+    """New values for some rows of one column: row `rows[i]` gets value `sources[i]` of the parts one after the other.
+
+    `odd` numbers the values, not the rows. Nothing is copied before the column is made: big values are worth it.
+    """
 
     rows: Any
-    values: pa.Array
+    parts: Sequence[pa.Array]
+    sources: Any
     odd: Odd | None = None
+
+
+def gathered(parts: Sequence[pa.Array], places: Any) -> pa.Array:
+    """The values at those places of the parts one after the other."""
+    found = pa.chunked_array(parts).take(pa.array(places))
+    return found.chunk(0) if found.num_chunks == 1 else pa.concat_arrays(found.chunks)
 
 
 def gaps(batch: Batch, index: int) -> Any:
@@ -52,8 +62,8 @@ def put(batch: Batch, new: Mapping[int, Cells], *, read_later: bool) -> Batch:
 
 def _replaced(column: pa.Array, cells: Cells) -> pa.Array:
     places = np.arange(len(column))
-    places[cells.rows] = len(column) + np.arange(len(cells.rows))
-    return pa.chunked_array([column, cells.values], column.type).take(pa.array(places)).combine_chunks()
+    places[cells.rows] = len(column) + cells.sources
+    return gathered([column, *cells.parts], places)
 
 
 def _flagged(flags: pa.Array | None, rows: Any, count: int, value: bool) -> pa.Array | None:
@@ -68,7 +78,10 @@ def _odd(before: Odd | None, cells: Cells) -> Odd | None:
         stays = ~np.isin(before.rows.to_numpy(), cells.rows)
         parts.append((before.rows.to_numpy()[stays], before.texts.filter(pa.array(stays))))
     if cells.odd is not None:
-        parts.append((cells.rows[cells.odd.rows.to_numpy()], cells.odd.texts))
+        numbers = cells.odd.rows.to_numpy()
+        strange = np.isin(cells.sources, numbers)
+        texts = cells.odd.texts.take(pa.array(np.searchsorted(numbers, cells.sources[strange])))
+        parts.append((cells.rows[strange], texts))
     rows = np.concatenate([part[0] for part in parts]) if parts else np.zeros(0, np.int64)
     if not len(rows):
         return None

@@ -15,16 +15,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.batch import Batch, Odd, Op
+from penstock.core.batch import Batch, Op
 from penstock.core.epoch import Epoch
-from penstock.journal.record import Slice, SliceFlag
+from penstock.journal.reader import SliceReader
+from penstock.journal.record import Slice
 from penstock.sources.base import Completer
 from penstock.sources.postgres.rds import RdsIam
 from penstock.sources.postgres.toast import copytext, recall
+from penstock.sources.postgres.toast import retold as describing
 from penstock.sources.postgres.toast.cells import Cells, count_gaps, gaps, put
 from penstock.sources.postgres.toast.keys import joined
 from penstock.sources.postgres.toast.memory import Memory
 from penstock.sources.postgres.toast.reselect import Fetched, Reselect
+from penstock.sources.postgres.toast.retold import retold
 
 FETCH_BYTES = 16 << 20
 """About how much is read from the server in one go."""
@@ -39,28 +42,33 @@ class PostgresCompleter(Completer):
     def __init__(self, recipe: Mapping[str, Any]) -> None:
         super().__init__(recipe)
         self._mode = str(recipe["mode"])
+        self._sees_all = bool(recipe.get("sees_all", True))
         self._memory = Memory(int(recipe["cache_size"]))
         self._reselect = Reselect(str(recipe["dsn"]), str(recipe["flow"]), RdsIam.from_data(recipe.get("iam")))
         self._seen: tuple[int, int, int] | None = None
         self._widths: dict[str, int] = {}
 
-    def complete(self, epoch: Epoch, bucket: int, slices: Sequence[Slice], batches: Iterator[Batch]) -> Iterator[Batch]:
+    def complete(
+        self, epoch: Epoch, bucket: int, journal: SliceReader, slices: Sequence[Slice], batches: Iterator[Batch]
+    ) -> Iterator[Batch]:
         """The batches with what could be found; what stays unknown is counted."""
         self.counts, counts = {}, Counter[str]()
         # A lane that missed an epoch, or had another share of the keys, cannot know what happened to a row meanwhile.
         goes_on = self._mode == "cache" and self._seen == (epoch.number - 1, bucket, epoch.buckets)
         self._seen = None
-        # A table that is described again may have been rewritten without a row in the log.
-        certain = not any(s.flags & SliceFlag.RETOLD for s in slices)
-        if not (goes_on and certain):
+        if not goes_on:
             self._memory.clear()
+        doubts = retold(journal, slices)
         for batch in batches:
-            if certain:
-                batch, filled = self._memory.take(batch)
+            if self._sees_all:
+                batch, filled = self._memory.take(batch, doubts.get(batch.table.identity, ()))
                 counts["toast_filled"] += filled
             for part in self._asked(batch, counts):
                 counts["toast_missing"] += count_gaps(part)
                 yield replace(part, handle=None)
+        for identity in doubts:
+            # Its rows of this epoch may all have been before the doubt, or in another lane.
+            self._memory.forget(identity)
         self._seen = (epoch.number, bucket, epoch.buckets)
         self.counts = {name: count for name, count in counts.items() if count}
 
@@ -121,19 +129,8 @@ def _cells(fetched: Fetched, rows: Any, codes: Any, keys: int, gapped: Mapping[i
             here &= np.isin(rows, gapped[i])
         sources = place[codes[here]]
         if len(sources):
-            cells[i] = Cells(rows[here], values.take(pa.array(sources)), _odd(odd, sources))
+            cells[i] = Cells(rows[here], [values], sources, odd)
     return cells
-
-
-def _odd(odd: Odd | None, sources: Any) -> Odd | None:
-    if odd is None:
-        return None
-    numbers = np.full(int(sources.max()) + 1, -1, np.int64)
-    known = odd.rows.to_numpy()
-    known = known[known < len(numbers)]
-    numbers[known] = np.arange(len(known))
-    strange = np.flatnonzero(numbers[sources] >= 0)
-    return Odd(pa.array(strange, pa.int64()), odd.texts.take(pa.array(numbers[sources[strange]]))) if len(strange) else None
 
 
 def _before_pair(batch: Batch, cut: int) -> int:
@@ -144,4 +141,5 @@ def _before_pair(batch: Batch, cut: int) -> int:
 def warm() -> None:
     """Compiles or loads the kernels."""
     recall.warm()
+    describing.warm()
     copytext.warm()

@@ -6,6 +6,7 @@ change may have passed by. Rows that are small can never be TOASTed and are not 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -40,8 +41,15 @@ class Memory:
         """Forgets everything."""
         self._shelves.clear()
 
-    def take(self, batch: Batch) -> tuple[Batch, int]:
-        """The batch with the gaps filled that earlier rows can fill, and how many those are; batches come in log order."""
+    def forget(self, identity: str) -> None:
+        """Forgets one table."""
+        self._shelves.pop(identity, None)
+
+    def take(self, batch: Batch, doubts: Sequence[int] = ()) -> tuple[Batch, int]:
+        """The batch with the gaps filled that earlier rows can fill, and how many those are; batches come in log order.
+
+        `doubts` are the positions of transactions in which something may have happened to rows that the log does not show.
+        """
         table = batch.table
         columns = [i for i, c in enumerate(table.columns) if _can_be_toasted(c.type) and c.name not in table.key]
         if batch.handle is None or not table.key or not columns:
@@ -56,9 +64,9 @@ class Memory:
         before = shelf.state(kept, count)
         state, last = before.copy(), np.full(count, -1, np.int64)
         found = np.full(cells.shape, recall.UNKNOWN, np.int64)
-        recall.walk(*numbers, codes, cells, state, found, last)
+        recall.walk(*numbers, codes, cells, np.array(doubts, np.int64), state, found, last)
         filled = {
-            i: Cells(rows, shelf.values(place, batch.rows.column(i), found[rows, place]))
+            i: Cells(rows, *shelf.values(place, batch.rows.column(i), found[rows, place]))
             for place, i in enumerate(columns)
             if len(rows := np.flatnonzero(found[:, place] != recall.UNKNOWN))
         }

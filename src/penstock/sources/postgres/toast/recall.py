@@ -29,14 +29,24 @@ def _is_pair(op, position, ordinal, leave, enter):  # type: ignore[no-untyped-de
 
 
 @numba.njit(cache=True, nogil=True)
-def walk(op, position, ordinal, codes, cells, state, found, last):  # type: ignore[no-untyped-def]
+def walk(op, position, ordinal, codes, cells, doubts, state, found, last):  # type: ignore[no-untyped-def]
     """Takes every row's effect into `state` (key, column) and notes in `found` (row, column) where a gap's value is.
 
-    `last` gets the last row that touched each key.
+    `last` gets the last row that touched each key. Nothing is taken into or out of the transactions at the positions `doubts`,
+    nor across them.
     """
     width = cells.shape[1]
+    doubt = 0
     for row in range(len(op)):
         kind = op[row]
+        if doubt < len(doubts) and doubts[doubt] <= position[row]:
+            state[:, :] = UNKNOWN
+            while doubt < len(doubts) and doubts[doubt] <= position[row]:
+                doubt += 1
+        if doubt > 0 and doubts[doubt - 1] == position[row]:
+            if kind != _TRUNCATE:
+                last[codes[row]] = row
+            continue
         if kind == _TRUNCATE:
             state[:, :] = UNKNOWN
             continue
@@ -67,4 +77,4 @@ def walk(op, position, ordinal, codes, cells, state, found, last):  # type: igno
 def warm() -> None:
     """Loads or compiles the loop for the arrays that the memory uses."""
     none, square = np.zeros(0, np.int64), np.zeros((0, 1), np.int64)
-    walk(np.zeros(0, np.uint8), none, none, none, np.zeros((0, 1), np.uint8), square, square, none)
+    walk(np.zeros(0, np.uint8), none, none, none, np.zeros((0, 1), np.uint8), none, square, square, none)

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from penstock.core.batch import Batch
 from penstock.core.schema import TableSchema
+from penstock.sources.postgres.toast.cells import gathered
 from penstock.sources.postgres.toast.keys import joined
 from penstock.sources.postgres.toast.recall import UNKNOWN
 
@@ -56,10 +57,9 @@ class Shelf:
         state[kept[here]] = np.where(self._sizes[here] > 0, -2 - here[:, None], UNKNOWN)
         return state
 
-    def values(self, place: int, column: pa.Array, sources: Any) -> pa.Array:
-        """The values that the loop found, from the batch's column or from the shelf."""
-        places = np.where(sources >= 0, sources, len(column) - 2 - sources)
-        return pa.chunked_array([column, *self._chunks[place]], column.type).take(pa.array(places)).combine_chunks()
+    def values(self, place: int, column: pa.Array, sources: Any) -> tuple[list[pa.Array], Any]:
+        """Where the values are that the loop found: arrays, and places in them one after the other."""
+        return [column, *self._chunks[place]], np.where(sources >= 0, sources, len(column) - 2 - sources)
 
     def learn(
         self, batch: Batch, kept: Any, codes: Any, before: Any, state: Any, last: Any, sizes: Any, clock: int, most: int
@@ -86,13 +86,18 @@ class Shelf:
     def _append(self, batch: Batch, codes: Any, keys: Any, sources: Any, sizes: Any, last: Any, clock: int) -> None:
         assert batch.handle is not None
         rows = last[keys]
+        new: list[pa.Array] = []
         for place, i in enumerate(self.columns):
             column = batch.rows.column(i)
             unknown = sources[:, place] == UNKNOWN
-            found = self.values(place, column, np.where(unknown, 0, sources[:, place]))
+            parts, places = self.values(place, column, sources[:, place])
             if unknown.any():
-                found = found.take(pa.array(np.arange(len(found)), mask=unknown))
-            self._chunks[place].append(found)
+                # A last part with NULL only, for what is not known.
+                parts.append(pa.nulls(1, column.type))
+                places[unknown] = sum(len(part) for part in parts) - 1
+            new.append(gathered(parts, places))
+        for chunks, values in zip(self._chunks, new, strict=True):
+            chunks.append(values)
         texts = joined(batch.handle.keys).take(pa.array(rows))
         self._keys = pa.concat_arrays([self._keys, texts])
         self._sizes = np.concatenate([self._sizes, sizes])
@@ -105,7 +110,7 @@ class Shelf:
         idle = int(weights[~self.alive].sum())
         if idle <= _SLACK + int(weights[self.alive].sum()) and len(self._chunks[0]) <= _MOST_CHUNKS:
             return
-        stays = pa.array(np.flatnonzero(self.alive))
-        self._chunks = [[pa.chunked_array(chunks).take(stays).combine_chunks()] for chunks in self._chunks]
-        self._keys = self._keys.take(stays)
+        stays = np.flatnonzero(self.alive)
+        self._chunks = [[gathered(chunks, stays)] for chunks in self._chunks]
+        self._keys = self._keys.take(pa.array(stays))
         self._sizes, self.used, self.alive = self._sizes[self.alive], self.used[self.alive], self.alive[self.alive]
