@@ -43,7 +43,10 @@ class Image(IntEnum):
 
 @dataclass(frozen=True)
 class Odd:
-    """Cells of one column whose exact text the Arrow type cannot hold: row numbers in the batch, and the texts."""
+    """Cells of one column that the Arrow type cannot hold: row numbers in the batch, ascending, and the exact texts.
+
+    Whatever the source, an infinite date or timestamp is `infinity` or `-infinity`, the end of the day as a time `24:00:00`.
+    """
 
     rows: pa.Array
     texts: pa.Array
@@ -86,10 +89,13 @@ class Batch:
     before: pa.RecordBatch | None = None
     """Old rows of updates, NULL where nothing is known; None when no update of the batch has one."""
     odd: Mapping[str, Odd] = field(default_factory=dict)
+    """By column, what `rows` cannot hold."""
     read_later: tuple[pa.Array | None, ...] = ()
     """Per column a boolean array that is true where the value was read from the source after the change and may be newer than
     it; None or nothing when no value was."""
     handle: Handle | None = None
+    before_odd: Mapping[str, Odd] = field(default_factory=dict)
+    """By column, what `before` cannot hold."""
 
     def __len__(self) -> int:
         return int(self.rows.num_rows)
@@ -115,6 +121,7 @@ class Batch:
             odd={name: _renumbered(odd, mask) for name, odd in self.odd.items()},
             read_later=tuple(None if flags is None else flags.filter(mask) for flags in self.read_later),
             handle=None if self.handle is None else Handle(tuple(k.filter(mask) for k in self.handle.keys), self.handle.detail),
+            before_odd={name: _renumbered(odd, mask) for name, odd in self.before_odd.items()},
         )
 
 

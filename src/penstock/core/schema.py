@@ -18,6 +18,24 @@ class Column:
     name: str
     type: pa.DataType
     native: str
+    base: str = ""
+    """The type below a type that only names another (a domain), in the source's own words; empty for all others."""
+
+    @property
+    def meaning(self) -> str:
+        """The source's own name of the type that decides what the values mean."""
+        return self.base or self.native
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The source's names, as the metadata of an Arrow field."""
+        return {"native": self.native, "base": self.base} if self.base else {"native": self.native}
+
+    @classmethod
+    def of_field(cls, field: pa.Field, name: str | None = None) -> Column:
+        """The column that an Arrow field with such metadata describes."""
+        about = field.metadata or {}
+        return cls(name or field.name, field.type, about.get(b"native", b"").decode(), about.get(b"base", b"").decode())
 
 
 @dataclass(frozen=True)
@@ -44,7 +62,7 @@ class TableSchema:
     @cached_property
     def arrow(self) -> pa.Schema:
         """The columns as an Arrow schema, native types in the fields' metadata."""
-        return pa.schema([pa.field(c.name, c.type, metadata={"native": c.native}) for c in self.columns])
+        return pa.schema([pa.field(c.name, c.type, metadata=c.metadata) for c in self.columns])
 
     @cached_property
     def key_indexes(self) -> tuple[int, ...]:
@@ -67,5 +85,5 @@ class TableSchema:
     def from_data(cls, data: Mapping[str, Any]) -> TableSchema:
         """The schema that `to_data` described."""
         arrow = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(data["arrow"])))
-        columns = tuple(Column(f.name, f.type, (f.metadata or {}).get(b"native", b"").decode()) for f in arrow)
+        columns = tuple(Column.of_field(f) for f in arrow)
         return cls(data["schema"], data["name"], columns, tuple(data["key"]), int(data["version"]), data["identity"])

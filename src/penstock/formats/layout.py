@@ -53,7 +53,7 @@ _OPS = pa.array([OP_NAMES.get(Op(code)) if code else None for code in range(len(
 def layout_schema(table: TableSchema) -> pa.Schema:
     """The Arrow schema of a table's changes; its metadata says schema, table, key, version and native types."""
     own = [
-        pa.field(written, column.type, metadata={"native": column.native, "name": column.name})
+        pa.field(written, column.type, metadata={**column.metadata, "name": column.name})
         for written, column in zip(_written_names(table), table.columns, strict=True)
     ]
     before = pa.struct([*own, pa.field(UNKNOWN, pa.list_(pa.string()))])
@@ -99,10 +99,8 @@ def table_of(schema: pa.Schema) -> TableSchema:
     metadata = schema.metadata or {}
     if b"version" not in metadata or schema.names[: len(META_NAMES)] != list(META_NAMES):
         raise ValueError("these columns are not in penstock's layout of changes")
-    columns = []
-    for field in list(schema)[len(META_NAMES) :]:
-        about = field.metadata or {}
-        columns.append(Column(about.get(b"name", field.name.encode()).decode(), field.type, about.get(b"native", b"").decode()))
+    own = list(schema)[len(META_NAMES) :]
+    columns = [Column.of_field(field, (field.metadata or {}).get(b"name", b"").decode()) for field in own]
     return TableSchema(
         metadata[b"schema"].decode(),
         metadata[b"table"].decode(),

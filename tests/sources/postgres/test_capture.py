@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import datetime
 import decimal
-import json
-import os
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pyarrow as pa
 import pytest
 
@@ -20,11 +17,10 @@ from penstock.journal.writer import JournalWriter
 from penstock.sources.postgres import assembly
 from penstock.sources.postgres.control import Control
 from penstock.sources.postgres.relation import RelationBook
+from penstock.sources.postgres.typebook import TypeBook
 from tests.conftest import Database
 from tests.processes import wait_until
 from tests.sources.postgres.captured import Captured, events_of
-
-FACTS = Path(__file__).parents[4] / "shared" / "facts" / "pg_type_cases.jsonl"
 
 
 def test_insert_update_delete_arrive_in_order_with_position_and_ordinal(database: Database, tmp_path: Path) -> None:
@@ -386,46 +382,11 @@ def test_far_dates_are_kept(database: Database, tmp_path: Path, literal: str) ->
     assert batch.rows.column(1).cast(pa.int32()).to_pylist() == [days]
 
 
-@pytest.mark.skipif(not FACTS.exists() and "CI" not in os.environ, reason="the table of cases stands beside the checkout")
-def test_every_known_case_is_native_or_its_exact_text(database: Database, tmp_path: Path) -> None:
-    cases = [json.loads(line) for line in FACTS.read_text().splitlines()]
-    usable = [c for c in cases if c["extension"] is None and _creatable(database, c)]
-    assert len(usable) > 100
-    for i, case in enumerate(usable):
-        database.execute(f"create table t{i} (id int primary key, v {case['type']})")
-    with Captured(database, tmp_path).running() as captured:
-        with database.connect() as c:
-            for i, case in enumerate(usable):
-                c.execute(f"insert into t{i} values (1, {case['literal']})".encode())
-        captured.drain()
-    found = {b.table.name: b for b in captured.batches()}
-    for i, case in enumerate(usable):
-        batch = found[f"t{i}"]
-        value, odd = batch.rows.column(1), batch.odd.get("v")
-        if odd is not None:
-            assert odd.texts.to_pylist() == [case["wire_text"]], case
-        elif pa.types.is_string(value.type) or case["wire_text"] is None:
-            assert value.to_pylist() == [case["wire_text"]], case
-        else:
-            assert value.null_count == 0, case
-
-
-def _creatable(database: Database, case: dict[str, Any]) -> bool:
-    try:
-        with database.connect() as c:
-            c.execute("begin")
-            c.execute(f"create table probe (v {case['type']}); insert into probe values ({case['literal']})".encode())
-            c.execute("rollback")
-    except psycopg.Error:
-        return False
-    return True
-
-
 def test_keepalives_of_an_idle_table_do_not_fill_the_buffer(tmp_path: Path) -> None:
     """A server that is busy elsewhere sends one keepalive after the other, for hours."""
     writer = JournalWriter(tmp_path)
     writer.begin(100)
-    made = assembly.Assembly(writer, RelationBook(Control("", "flow"), {}, {}, 0))
+    made = assembly.Assembly(writer, RelationBook(Control("", "flow"), TypeBook(Control("", "flow"), True), {}, {}, 0))
     keepalive = b"d" + (22).to_bytes(4, "big") + b"k" + (500).to_bytes(8, "big") + bytes(8) + b"\0"
     many = keepalive * 10_000
     for _ in range(200):

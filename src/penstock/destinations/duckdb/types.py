@@ -53,9 +53,9 @@ def duckdb_type(column: Column) -> str:
         return _PLAIN[kind]
     if pa.types.is_decimal(kind) and kind.precision <= 38 and 0 <= kind.scale <= kind.precision:
         return f"DECIMAL({kind.precision},{kind.scale})"
-    if _is_text(kind) and column.native == "uuid":
+    if _is_text(kind) and column.meaning == "uuid":
         return "UUID"
-    if _is_text(kind) and column.native in ("json", "jsonb"):
+    if _is_text(kind) and column.meaning in ("json", "jsonb"):
         return "JSON"
     return "VARCHAR"
 

@@ -14,6 +14,7 @@ from penstock.core.epoch import Epoch
 from penstock.core.schema import TableSchema
 from penstock.destinations.base import Place, Receipt, Writer
 from penstock.destinations.duckdb import types
+from penstock.destinations.duckdb.odd import held
 from penstock.destinations.duckdb.options import DuckDBOptions
 from penstock.destinations.duckdb.types import travel, travelling
 from penstock.destinations.filesystem import mended
@@ -44,7 +45,8 @@ class DuckDBWriter(Writer):
         ignored: Counter[str] = Counter()
         with mended(self.place.staging), Staged(self.place.staging, epoch) as staged:
             for batch in self._wanted(batches, ignored):
-                settle(batch, self.options.on_unrepresentable, nulled)
+                batch = held(batch)
+                settle(batch, self.options.on_unrepresentable, nulled, before=False)
                 for folded in fold.add(batch):
                     _stage(staged, folded, chunks, tables)
             for folded in fold.end():

@@ -15,6 +15,7 @@ from penstock.sources.postgres.control import Control
 from penstock.sources.postgres.pulse import Pulse
 from penstock.sources.postgres.rds import RdsIam
 from penstock.sources.postgres.relation import RelationBook
+from penstock.sources.postgres.typebook import TypeBook
 from penstock.sources.postgres.wire import ReplicationConnection, raise_server_error
 
 GULP_BYTES = 4 << 20
@@ -43,7 +44,8 @@ class PostgresCapture(Capture):
             teller = _Teller(connection, journal, link, float(self.recipe["status_interval"]))
             teller.start()
             try:
-                book = RelationBook(control, journal.entries, journal.versions, journal.catalog)
+                types = TypeBook(control, bool(self.recipe["resolve_types"]))
+                book = RelationBook(control, types, journal.entries, journal.versions, journal.catalog)
                 pulse = Pulse(control, self.recipe["slot"], connection.where, float(self.recipe["receive_timeout"]))
                 self._copy(connection, journal, Assembly(journal, book), teller, link, pulse)
             finally:

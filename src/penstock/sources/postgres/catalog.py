@@ -11,9 +11,9 @@ from psycopg.sql import SQL, Composed, Identifier
 
 from penstock.core.options import matches
 from penstock.core.schema import Column, TableSchema
-from penstock.sources.postgres.control import Control
+from penstock.sources.postgres.control import Control, Row
 from penstock.sources.postgres.options import PostgresOptions
-from penstock.sources.postgres.types import arrow_type, native_name
+from penstock.sources.postgres.typebook import TypeBook
 
 STATE_MARK = "penstock: what each flow owns on this server"
 """The comment on a state table, and on its schema, that penstock itself has made."""
@@ -151,9 +151,11 @@ def reasons(control: Control, words: Sequence[str]) -> dict[str, str]:
     return {word: _reason("publication_tables", word, others) for word in words}
 
 
-def describe(control: Control, found: Sequence[Table], published: dict[int, frozenset[str]]) -> list[TableSchema]:
+def describe(
+    control: Control, types: TypeBook, found: Sequence[Table], published: dict[int, frozenset[str]]
+) -> list[TableSchema]:
     """Schemas of the tables with the columns the stream has: those `published` names, else all that are not generated."""
-    columns: dict[int, list[Column]] = {}
+    sent_rows: dict[int, list[Row]] = {}
     may_be_generated = control.version >= GENERATED_SINCE
     for row in control.rows(_COLUMNS, {"oids": [t.oid for t in found]}):
         chosen = published.get(row["oid"])
@@ -162,10 +164,12 @@ def describe(control: Control, found: Sequence[Table], published: dict[int, froz
         else:
             sent = row["name"] in chosen
         if sent:
-            oid, modifier = row["type"], row["modifier"]
-            column = Column(row["name"], arrow_type(oid, modifier), native_name(oid, modifier))
-            columns.setdefault(row["oid"], []).append(column)
-    return [_schema(t, tuple(columns.get(t.oid, ()))) for t in found]
+            sent_rows.setdefault(row["oid"], []).append(row)
+    known = types.resolve((row["type"], row["modifier"]) for rows in sent_rows.values() for row in rows)
+    columns = {
+        oid: tuple(known[row["type"], row["modifier"]].column(row["name"]) for row in rows) for oid, rows in sent_rows.items()
+    }
+    return [_schema(t, columns.get(t.oid, ())) for t in found]
 
 
 def _schema(table: Table, columns: tuple[Column, ...]) -> TableSchema:

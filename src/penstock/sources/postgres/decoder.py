@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.batch import Batch, Handle
+from penstock.core.batch import Batch, Handle, Odd
 from penstock.core.position import format_lsn
 from penstock.core.schema import TableSchema
 from penstock.errors import DecodeFailed
@@ -17,7 +17,7 @@ from penstock.journal.catalog import Entry
 from penstock.journal.reader import SliceReader
 from penstock.journal.record import Slice, SliceFlag
 from penstock.sources.base import Decoder
-from penstock.sources.postgres import columns, logical_messages, scan, values
+from penstock.sources.postgres import columns, locate, logical_messages, scan
 
 STEP_BYTES = 16 << 20
 
@@ -153,16 +153,11 @@ def _batch(b: Any, rows: Any, entry: Entry, group: Sequence[Slice], handle: bool
     table = entry.table
     n = rows.shape[1]
     kind, offset, length = _located(b, rows, rows[scan.NEW], rows[scan.OLD], table, group)
-    types = [c[1] for c in entry.detail["relation"][4]]
-    arrays, odd = [], {}
-    for i, column in enumerate(table.columns):
-        array, strange = columns.build(b, kind[i], offset[i], length[i], types[i], column.type)
-        arrays.append(array)
-        if strange is not None:
-            odd[column.name] = strange
+    arrays, odd = columns.build_all(b, kind, offset, length, table.columns)
+    before, before_odd = _before(b, rows, table, group)
     return Batch(
         table=table,
-        rows=pa.RecordBatch.from_arrays(arrays, schema=table.arrow) if arrays else _no_columns(n),
+        rows=pa.RecordBatch.from_arrays(arrays, schema=table.arrow) if arrays else columns.no_columns(n),
         op=_meta(rows[scan.OPERATION], pa.uint8()),
         position=_meta(rows[scan.POSITION], pa.int64()),
         ordinal=_meta(rows[scan.ORDINAL], pa.int64()),
@@ -170,8 +165,9 @@ def _batch(b: Any, rows: Any, entry: Entry, group: Sequence[Slice], handle: bool
         committed_at=_meta(rows[scan.COMMITTED_AT], pa.timestamp("us", "UTC")),
         unchanged=tuple(columns.unchanged_mask(k) for k in kind),
         image=_meta(rows[scan.IMAGE], pa.uint8()),
-        before=_before(b, rows, entry, types, group),
+        before=before,
         odd=odd,
+        before_odd=before_odd,
         handle=_handle(b, (kind, offset, length), entry) if handle else None,
     )
 
@@ -179,26 +175,24 @@ def _batch(b: Any, rows: Any, entry: Entry, group: Sequence[Slice], handle: bool
 def _handle(b: Any, located: tuple[Any, Any, Any], entry: Entry) -> Handle:
     """The keys as the log has them, from which the server can be asked for the rows."""
     kind, offset, length = located
-    texts = [columns.build(b, kind[i], offset[i], length[i], 0, pa.string())[0] for i in entry.table.key_indexes]
+    texts = [columns.texts(b, kind[i], offset[i], length[i]) for i in entry.table.key_indexes]
     return Handle(tuple(texts), entry.detail)
 
 
-def _before(b: Any, rows: Any, entry: Entry, types: list[int], group: Sequence[Slice]) -> pa.RecordBatch | None:
+def _before(b: Any, rows: Any, table: TableSchema, group: Sequence[Slice]) -> tuple[pa.RecordBatch | None, dict[str, Odd]]:
     """Old rows of updates, where the log has them."""
     old = rows[scan.OLD]
     if not old.any():
-        return None
-    kind, offset, length = _located(b, rows, old, np.zeros_like(old), entry.table, group)
-    arrays = [
-        columns.build(b, kind[i], offset[i], length[i], types[i], column.type)[0] for i, column in enumerate(entry.table.columns)
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=entry.table.arrow)
+        return None, {}
+    kind, offset, length = _located(b, rows, old, np.zeros_like(old), table, group)
+    arrays, odd = columns.build_all(b, kind, offset, length, table.columns)
+    return pa.RecordBatch.from_arrays(arrays, schema=table.arrow), odd
 
 
 def _located(b: Any, rows: Any, at: Any, old: Any, table: TableSchema, group: Sequence[Slice]) -> tuple[Any, Any, Any]:
     shape = (len(table.columns), len(at))
     kind, offset, length = np.empty(shape, np.uint8), np.empty(shape, np.int64), np.empty(shape, np.int64)
-    wrong = scan.locate(b, at, old, rows[scan.IMAGE], rows[scan.LIMIT], shape[0], kind, offset, length)
+    wrong = locate.locate(b, at, old, rows[scan.IMAGE], rows[scan.LIMIT], shape[0], kind, offset, length)
     if wrong:
         position = int(rows[scan.POSITION, wrong - 1])
         raise DecodeFailed(
@@ -214,15 +208,12 @@ def _meta(numbers: Any, arrow: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(arrow, len(numbers), [None, pa.py_buffer(np.ascontiguousarray(numbers))])
 
 
-def _no_columns(n: int) -> pa.RecordBatch:
-    return pa.RecordBatch.from_struct_array(pa.array([{}] * n, pa.struct([])))
-
-
 def _undecodable(code: int, group: Sequence[Slice]) -> DecodeFailed:
     reason = {
         scan.NO_RELATION: "a change of a table that the journal does not describe",
         scan.BAD_FRAME: "bytes that are no frame",
         scan.BAD_TUPLE: "a row that is cut short",
+        scan.TOO_MANY: "more changes than its index says",
     }[code]
     first, last = group[0], group[-1]
     return DecodeFailed(
@@ -235,5 +226,6 @@ def _undecodable(code: int, group: Sequence[Slice]) -> DecodeFailed:
 def warm() -> None:
     """Loads or compiles the kernels."""
     scan.warm()
+    locate.warm()
     logical_messages.warm()
-    values.warm()
+    columns.warm()

@@ -251,7 +251,7 @@ def _start(stream: MessageStream, info: Conninfo, parameters: Mapping[str, str],
     raise ProtocolBroken(f"{where.address} answered with something that is not the PostgreSQL protocol.")
 
 
-def startup_parameters(info: Conninfo, application_name: str, options: str) -> dict[str, str]:
+def startup_parameters(info: Conninfo, application_name: str, options: str, *, replication: bool = True) -> dict[str, str]:
     """What the startup message says; the dsn's own options come first, so that ours have the last word."""
     own = info.value("options")
     if (len(own) - len(own.rstrip("\\"))) % 2:
@@ -259,7 +259,7 @@ def startup_parameters(info: Conninfo, application_name: str, options: str) -> d
     return {
         "user": info.user,
         "database": info.database,
-        "replication": "database",
+        **({"replication": "database"} if replication else {}),
         "client_encoding": "UTF8",
         "application_name": info.value("application_name") or application_name,
         "options": f"{own} {options}".strip(),

@@ -58,6 +58,8 @@ class PostgresOptions(Options):
     """Which changes to take by origin: any, or only those that no replication brought here (PostgreSQL 16 and newer)."""
     receive_timeout: Duration = 60.0
     """How long a server may say nothing, although it was asked, before the connection is taken for lost and made again."""
+    resolve_types: bool = True
+    """Whether the server is asked what domains stand for and how types are called; if not, all but built-in types are text."""
     failover: bool = True
     """Whether a new slot is kept on standbys too (PostgreSQL 17 and newer)."""
     ensure_state: bool = True

@@ -6,11 +6,11 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.core.schema import Column, TableSchema
+from penstock.core.schema import TableSchema
 from penstock.errors import ProtocolBroken
 from penstock.journal.catalog import Entry
 from penstock.sources.postgres.control import Control
-from penstock.sources.postgres.types import arrow_type, native_name
+from penstock.sources.postgres.typebook import TypeBook
 
 IDENTITY_FULL = "f"
 
@@ -21,10 +21,6 @@ cross join lateral unnest(i.indkey) with ordinality as k(attnum, place)
 join pg_catalog.pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
 where i.indrelid = %(oid)s and i.indisprimary and k.place <= i.indnkeyatts
 order by k.place
-"""
-_TYPES = """
-select t.oid::int8 as oid, pg_catalog.format_type(t.oid, null) as name
-from pg_catalog.pg_type t where t.oid = any(%(oids)s::oid[])
 """
 
 
@@ -84,8 +80,16 @@ def _text(message: bytes, at: int) -> tuple[str, int]:
 class RelationBook:
     """Turns relations into catalogue entries with a version each; a repeated description makes none."""
 
-    def __init__(self, control: Control, entries: dict[int, Entry], versions: dict[tuple[str, str], int], seq: int) -> None:
+    def __init__(
+        self,
+        control: Control,
+        types: TypeBook,
+        entries: dict[int, Entry],
+        versions: dict[tuple[str, str], int],
+        seq: int,
+    ) -> None:
         self._control = control
+        self._types = types
         self._current = dict(entries)
         self._versions = dict(versions)
         self.seq = seq
@@ -100,10 +104,8 @@ class RelationBook:
         name = (relation.schema, relation.name)
         self.seq += 1
         self._versions[name] = self._versions.get(name, 0) + 1
-        custom = self._custom_types(relation)
-        columns = tuple(
-            Column(c.name, arrow_type(c.oid, c.typmod), native_name(c.oid, c.typmod, custom)) for c in relation.columns
-        )
+        known = self._types.resolve((c.oid, c.typmod) for c in relation.columns)
+        columns = tuple(known[c.oid, c.typmod].column(c.name) for c in relation.columns)
         table = TableSchema(relation.schema, relation.name, columns, self._key(relation), self._versions[name], str(relation.oid))
         detail = {"relation": relation.fingerprint()}
         entry = Entry(self.seq, relation.oid, segment, offset, table, detail)
@@ -120,9 +122,3 @@ class RelationBook:
             return found
         before = self._current.get(relation.oid)
         return before.table.key if before is not None and names.issuperset(before.table.key) else ()
-
-    def _custom_types(self, relation: Relation) -> dict[int, str]:
-        oids = [c.oid for c in relation.columns if c.oid >= 16384]
-        if not oids:
-            return {}
-        return {int(row["oid"]): str(row["name"]) for row in self._control.rows(_TYPES, {"oids": oids})}

@@ -7,12 +7,14 @@ from typing import Any, Final
 import numba
 import numpy as np
 
+from penstock.sources.postgres.tuples import key_hash, same_key, skip
 from penstock.sources.postgres.walk import u32, u64
 
 OK: Final = 0
 NO_RELATION: Final = -1
 BAD_FRAME: Final = -2
 BAD_TUPLE: Final = -3
+TOO_MANY: Final = -4
 
 MAX_KEY: Final = 32
 ABORT_BYTES: Final = 39
@@ -51,91 +53,6 @@ INPUTS: Final = 10
 
 _EPOCH_2000: Final = 946_684_800_000_000
 _FNV: Final = np.uint64(14695981039346656037)
-_PRIME: Final = np.uint64(1099511628211)
-
-
-@numba.njit(cache=True, inline="always")
-def _skip(b, p, limit):  # type: ignore[no-untyped-def]
-    """The byte after the tuple at p, or -1."""
-    if p + 2 > limit:
-        return np.int64(-1)
-    count = (np.int64(b[p]) << 8) | b[p + 1]
-    p += 2
-    for _ in range(count):
-        if p >= limit:
-            return np.int64(-1)
-        kind = b[p]
-        if kind == 116 or kind == 98:
-            if p + 5 > limit:
-                return np.int64(-1)
-            p += 5 + u32(b, p + 1)
-        elif kind == 110 or kind == 117:
-            p += 1
-        else:
-            return np.int64(-1)
-    return p if p <= limit else np.int64(-1)
-
-
-@numba.njit(cache=True)
-def _key_hash(b, p, limit, other, keys, count, h):  # type: ignore[no-untyped-def]
-    """FNV-1a over the key columns of the tuple at p; an unchanged key column is read from the tuple at `other`. 0 is an error."""
-    columns = (np.int64(b[p]) << 8) | b[p + 1]
-    for k in range(count):
-        wanted = keys[k]
-        if wanted >= columns:
-            return np.uint64(0)
-        q = _column(b, p, limit, wanted)
-        if q >= 0 and b[q] == 117 and other > 0:
-            q = _column(b, other, limit, wanted)
-        if q < 0:
-            return np.uint64(0)
-        if b[q] == 116 or b[q] == 98:
-            stop = q + 5 + u32(b, q + 1)
-            if stop > limit:
-                return np.uint64(0)
-            for x in range(q + 5, stop):
-                h = (h ^ np.uint64(b[x])) * _PRIME
-        h = (h ^ np.uint64(255)) * _PRIME
-    return h | np.uint64(1 << 63)
-
-
-@numba.njit(cache=True)
-def _column(b, p, limit, wanted):  # type: ignore[no-untyped-def]
-    """The byte of the wanted column's kind in the tuple at p, or -1."""
-    p += 2
-    for _ in range(wanted):
-        if p >= limit:
-            return np.int64(-1)
-        kind = b[p]
-        if kind == 116 or kind == 98:
-            if p + 5 > limit:
-                return np.int64(-1)
-            p += 5 + u32(b, p + 1)
-        else:
-            p += 1
-    return p if p < limit else np.int64(-1)
-
-
-@numba.njit(cache=True)
-def _same_key(b, old, new, limit, keys, count):  # type: ignore[no-untyped-def]
-    """Whether two tuples agree in the key columns; one the new tuple leaves unchanged agrees."""
-    for k in range(count):
-        p = _column(b, old, limit, keys[k])
-        q = _column(b, new, limit, keys[k])
-        if p < 0 or q < 0:
-            return False
-        if b[q] == 117:
-            continue
-        if b[p] != b[q]:
-            return False
-        if b[p] == 116 or b[p] == 98:
-            length = u32(b, p + 1)
-            if length != u32(b, q + 1) or p + 5 + length > limit or q + 5 + length > limit:
-                return False
-            for x in range(length):
-                if b[p + 5 + x] != b[q + 5 + x]:
-                    return False
-    return True
 
 
 @numba.njit(cache=True, inline="always")
@@ -221,6 +138,7 @@ def scan(  # type: ignore[no-untyped-def]
     """
     k = 0
     change = 0
+    room = out.shape[1]
     for s in range(slices.shape[0]):
         pos = slices[s, START]
         end = slices[s, END]
@@ -238,7 +156,7 @@ def scan(  # type: ignore[no-untyped-def]
             if end - pos < 6 or b[pos] != 100:
                 return BAD_FRAME, pos
             limit = pos + 1 + u32(b, pos + 1)
-            if limit > end:
+            if limit > end or limit - pos < 6:
                 return BAD_FRAME, pos
             if b[pos + 5] != 119:
                 pos = limit
@@ -261,8 +179,10 @@ def scan(  # type: ignore[no-untyped-def]
                     continue
                 p += 4
             if op == 73 or op == 85 or op == 68:
-                if limit - p < 8 or k + 2 > out.shape[1]:
+                if limit - p < 8:
                     return BAD_TUPLE, pos
+                if k + 2 > room:
+                    return TOO_MANY, pos
                 ordinal += 1
                 oid = u32(b, p + 1)
                 if oid != current_oid:
@@ -275,15 +195,15 @@ def scan(  # type: ignore[no-untyped-def]
                     q = p + 6
                     if op == 85 and b[p + 5] != 78:
                         image = 1 if b[p + 5] == 75 else 2
-                        new = _skip(b, q, limit)
-                        if new < 0 or new + 3 > limit:
+                        new = skip(b, q, limit)
+                        if new < 0 or new + 3 > limit or b[new] != 78:
                             return BAD_TUPLE, pos
                         new += 1
-                        same = n == 0 or _same_key(b, q, new, limit, keys[current], n)
+                        same = n == 0 or same_key(b, q, new, limit, keys[current], n)
                         h = h_old = np.uint64(1)
                         if buckets > 1 and n > 0:
-                            h = _key_hash(b, new, limit, q, keys[current], n, _FNV ^ np.uint64(oid))
-                            h_old = h if same else _key_hash(b, q, limit, np.int64(0), keys[current], n, _FNV ^ np.uint64(oid))
+                            h = key_hash(b, new, limit, q, keys[current], n, _FNV ^ np.uint64(oid))
+                            h_old = h if same else key_hash(b, q, limit, np.int64(0), keys[current], n, _FNV ^ np.uint64(oid))
                             if h == 0 or h_old == 0:
                                 return BAD_TUPLE, pos
                         elif buckets > 1:
@@ -299,7 +219,7 @@ def scan(  # type: ignore[no-untyped-def]
                             if n > 0:
                                 if q + 2 > limit:
                                     return BAD_TUPLE, pos
-                                h = _key_hash(b, q, limit, np.int64(0), keys[current], n, _FNV ^ np.uint64(oid))
+                                h = key_hash(b, q, limit, np.int64(0), keys[current], n, _FNV ^ np.uint64(oid))
                                 if h == 0:
                                     return BAD_TUPLE, pos
                             mine = _is_mine(h, bucket, buckets)
@@ -334,8 +254,10 @@ def scan(  # type: ignore[no-untyped-def]
                     change += 1
                     current_oid = np.int64(-1)
             elif op == 77:
-                if limit - p < 15 or k + 2 > out.shape[1]:
+                if limit - p < 15:
                     return BAD_TUPLE, pos
+                if k + 1 > room:
+                    return TOO_MANY, pos
                 if b[p + 1] & 1:
                     ordinal += 1
                     if messages >= 0 and taken[messages] and bucket == 0:
@@ -348,8 +270,10 @@ def scan(  # type: ignore[no-untyped-def]
                 if limit - p < 6:
                     return BAD_TUPLE, pos
                 count = u32(b, p + 1)
-                if p + 6 + 4 * count > limit or k + count > out.shape[1]:
+                if p + 6 + 4 * count > limit:
                     return BAD_TUPLE, pos
+                if k + count > room:
+                    return TOO_MANY, pos
                 for x in range(count):
                     ordinal += 1
                     truncated = _find(oids, values, u32(b, p + 6 + 4 * x))
@@ -359,61 +283,6 @@ def scan(  # type: ignore[no-untyped-def]
                         k = _emit(out, k, 0, 0, limit, truncated, 4, 0, position, ordinal, xid, time)
             pos = limit
     return k, np.int64(0)
-
-
-@numba.njit(cache=True, nogil=True)
-def locate(b, at, old, image, limit, columns, kind, offset, length):  # type: ignore[no-untyped-def]
-    """Kind, byte and length of every column of every tuple; 0 when all fit, else the number of the bad row, from 1.
-
-    A column that the new tuple leaves unchanged is taken from the old one where that has it.
-    """
-    for i in range(at.shape[0]):
-        p = at[i]
-        if p == 0:
-            for j in range(columns):
-                kind[j, i] = 110
-                offset[j, i] = 0
-                length[j, i] = 0
-            continue
-        stop = limit[i]
-        if p + 2 > stop or ((np.int64(b[p]) << 8) | b[p + 1]) != columns:
-            return i + 1
-        p += 2
-        missing = False
-        for j in range(columns):
-            if p >= stop:
-                return i + 1
-            c = b[p]
-            kind[j, i] = c
-            if c == 116 or c == 98:
-                if p + 5 > stop:
-                    return i + 1
-                n = u32(b, p + 1)
-                offset[j, i] = p + 5
-                length[j, i] = n
-                p += 5 + n
-                if p > stop:
-                    return i + 1
-            else:
-                missing = missing or c == 117
-                offset[j, i] = p
-                length[j, i] = 0
-                p += 1
-        if missing and old[i] > 0:
-            p = old[i] + 2
-            for j in range(columns):
-                if p >= stop:
-                    return i + 1
-                c = b[p]
-                n = u32(b, p + 1) if c == 116 or c == 98 else np.int64(0)
-                if kind[j, i] == 117 and (c == 116 or c == 98 or (c == 110 and image[i] == 2)):
-                    kind[j, i] = c
-                    offset[j, i] = p + 5
-                    length[j, i] = n
-                p += 5 + n if c == 116 or c == 98 else 1
-                if p > stop:
-                    return i + 1
-    return 0
 
 
 def table_of(relations: dict[int, int]) -> tuple[Any, Any]:
@@ -451,9 +320,3 @@ def warm() -> None:
         np.zeros((OUTPUTS, 1), np.int64),
     )
     rolled_back(b, 0, 0, none)
-    out = np.zeros((OUTPUTS, 1), np.int64)[:, :0]
-    shape = (1, 0)
-    locate(
-        b, out[NEW], out[OLD], out[IMAGE], out[LIMIT], 1,
-        np.zeros(shape, np.uint8), np.zeros(shape, np.int64), np.zeros(shape, np.int64),
-    )  # fmt: skip

@@ -31,6 +31,7 @@ from penstock.sources.postgres.publication import Plan
 from penstock.sources.postgres.rds import RdsIam
 from penstock.sources.postgres.refusals import bad, no_tables, publication_gone, refuse, slot_absent, slot_ahead, slot_gone
 from penstock.sources.postgres.state import StateTable
+from penstock.sources.postgres.typebook import TypeBook
 from penstock.sources.postgres.watch import PostgresWatch
 
 _log = structlog.get_logger()
@@ -79,7 +80,9 @@ class PostgresSource(Source):
         """The tables that the flow takes, with their keys, as the catalogue has them now."""
         plan = self._plan()
         sends = plan.found.sends if plan.found else {}
-        found = catalog.describe(self._control, plan.takes, {oid: names for oid, names in sends.items() if names is not None})
+        types = TypeBook(self._control, self.options.resolve_types)
+        named = {oid: names for oid, names in sends.items() if names is not None}
+        found = catalog.describe(self._control, types, plan.takes, named)
         return [*found, logical_messages.TABLE] if self.options.emit_messages else found
 
     def prepare(self, journal_end: int | None) -> Prepared:
@@ -126,6 +129,7 @@ class PostgresSource(Source):
             "status_interval": self.options.status_interval,
             "heartbeat_interval": self.options.heartbeat_interval,
             "receive_timeout": self.options.receive_timeout,
+            "resolve_types": self.options.resolve_types,
             "server_version": self._control.version,
             "streaming": self.options.streaming,
             "emit_messages": self.options.emit_messages,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 import pyarrow as pa
@@ -14,8 +13,11 @@ INT8: Final = 20
 INT2: Final = 21
 INT4: Final = 23
 OID: Final = 26
+XID: Final = 28
+CID: Final = 29
 FLOAT4: Final = 700
 FLOAT8: Final = 701
+MONEY: Final = 790
 BPCHAR: Final = 1042
 VARCHAR: Final = 1043
 DATE: Final = 1082
@@ -23,7 +25,10 @@ TIME: Final = 1083
 TIMESTAMP: Final = 1114
 TIMESTAMPTZ: Final = 1184
 NUMERIC: Final = 1700
-UUID: Final = 2950
+XID8: Final = 5069
+
+FIRST_CUSTOM: Final = 16384
+"""Oids from here on are given out in each database; what they mean, only its catalogue says."""
 
 _PLAIN: Final[dict[int, pa.DataType]] = {
     BOOL: pa.bool_(),
@@ -32,8 +37,13 @@ _PLAIN: Final[dict[int, pa.DataType]] = {
     INT2: pa.int16(),
     INT4: pa.int32(),
     OID: pa.uint32(),
+    XID: pa.uint32(),
+    CID: pa.uint32(),
+    XID8: pa.uint64(),
     FLOAT4: pa.float32(),
     FLOAT8: pa.float64(),
+    # 64 bits of hundredths, as the pinned lc_monetary writes them.
+    MONEY: pa.decimal128(19, 2),
     DATE: pa.date32(),
     TIME: pa.time64("us"),
     TIMESTAMP: pa.timestamp("us"),
@@ -66,17 +76,21 @@ def numeric_shape(typmod: int) -> tuple[int, int] | None:
 def arrow_type(oid: int, typmod: int) -> pa.DataType:
     """The Arrow type that holds the column's values; text for everything that has no type of its own here."""
     if oid == NUMERIC:
-        shape = numeric_shape(typmod)
-        if shape is not None and shape[0] <= MAX_DECIMAL and 0 <= shape[1] <= shape[0]:
-            return pa.decimal128(*shape)
-        return pa.string()
+        return _decimal(numeric_shape(typmod))
     return _PLAIN.get(oid, pa.string())
 
 
-def native_name(oid: int, typmod: int, custom: Mapping[int, str] | None = None) -> str:
-    """The type's name as the server writes it, with its length or precision."""
-    if custom and oid in custom:
-        return custom[oid]
+def _decimal(shape: tuple[int, int] | None) -> pa.DataType:
+    if shape is None:
+        return pa.string()
+    # Scales below 0 and above the precision exist from 15 on; digits before or behind make an ordinary decimal of them.
+    precision, scale = shape[0] - min(shape[1], 0), max(shape[1], 0)
+    precision = max(precision, scale)
+    return pa.decimal128(precision, scale) if precision <= MAX_DECIMAL else pa.string()
+
+
+def native_name(oid: int, typmod: int) -> str:
+    """The type's name as far as it is known without the server."""
     if oid in _NAMES:
         name = _NAMES[oid]
     else:

@@ -1,4 +1,4 @@
-"""The replication connection: a socket of our own, because libpq hands over one message a call and we want megabytes."""
+"""Connections over a socket of our own, because libpq hands over one message a call and we want megabytes."""
 
 from __future__ import annotations
 
@@ -91,13 +91,15 @@ class ReplicationConnection:
         application_name: str = "penstock",
         startup_options: str = SESSION_OPTIONS,
         iam: RdsIam | None = None,
+        replication: bool = True,
     ) -> Self:
-        """A new connection that speaks replication and SQL; `startup_options` win over role, database and dsn settings.
+        """A new connection that speaks replication and SQL, or SQL only; `startup_options` win over role, database and dsn.
 
         With `iam` the password is a token that is minted for this connection.
         """
         info = resolve(dsn, iam.mint if iam else None)
-        session = open_session(info, startup_parameters(info, application_name, f"{startup_options} {_PATIENCE} {_QUIET}"))
+        options = f"{startup_options} {_PATIENCE} {_QUIET}"
+        session = open_session(info, startup_parameters(info, application_name, options, replication=replication))
         connection = cls(session)
         try:
             if _major(session.parameters) >= 17:  # older servers refuse a session with an option they do not know
@@ -136,17 +138,24 @@ class ReplicationConnection:
         command = f"START_REPLICATION SLOT {quoted(slot)} LOGICAL {start >> 32:X}/{start & 0xFFFFFFFF:X}"
         # The server answers before it reads any log: a network that is cut right here must not hold us for ever.
         self._stream.deadline = time.monotonic() + _START_SECONDS
-        self._stream.send(encode(b"Q", cstring(f"{command} ({pairs})" if pairs else command)))
+        self._open_stream(f"{command} ({pairs})" if pairs else command, b"W", "START_REPLICATION")
+
+    def start_copy(self, sql: str) -> None:
+        """Begin `COPY … TO STDOUT`; `receive_into` gives its raw stream, after whose ReadyForQuery `query` can be used again."""
+        self._open_stream(sql, b"H", "COPY")
+
+    def _open_stream(self, command: str, opening: bytes, name: str) -> None:
+        self._stream.send(encode(b"Q", cstring(command)))
         while True:
             kind, payload = self._stream.read(QUERY_LIMIT)
-            if kind == b"W":
+            if kind == opening:
                 break
             if kind == b"E":
                 self._raise_when_ready(payload)
             if kind == b"S":
                 self._note_parameter(payload)
             elif kind != b"N":
-                raise ProtocolBroken(f"{self.where.address} answered START_REPLICATION with a message of kind {kind!r}.")
+                raise ProtocolBroken(f"{self.where.address} answered {name} with a message of kind {kind!r}.")
         self._stream.deadline = None
         self._rest = self._stream.rest()
         self._socket.setblocking(False)

@@ -20,8 +20,9 @@ from penstock.core.epoch import Epoch
 from penstock.journal.reader import SliceReader
 from penstock.journal.record import Slice
 from penstock.sources.base import Completer
+from penstock.sources.postgres import copytext
 from penstock.sources.postgres.rds import RdsIam
-from penstock.sources.postgres.toast import copytext, recall
+from penstock.sources.postgres.toast import recall
 from penstock.sources.postgres.toast import retold as describing
 from penstock.sources.postgres.toast.cells import Cells, count_gaps, gaps, put
 from penstock.sources.postgres.toast.keys import joined

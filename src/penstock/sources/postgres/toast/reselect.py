@@ -15,17 +15,19 @@ from psycopg.rows import tuple_row
 from psycopg.sql import SQL, Composable, Composed, Identifier, Literal
 
 from penstock.core.batch import Batch, Odd
+from penstock.core.schema import Column
 from penstock.errors import DecodeFailed, SourceFailed, SourceRights
 from penstock.sources.postgres import columns as texts
+from penstock.sources.postgres import copytext
 from penstock.sources.postgres.control import connect
 from penstock.sources.postgres.rds import RdsIam
 from penstock.sources.postgres.server_errors import translate_psycopg
-from penstock.sources.postgres.toast import copytext
 from penstock.sources.postgres.toast.keys import array_literal
 
 PATIENCE = 20.0
 """Seconds that a transaction may be in the log and not yet seen by others; synchronous replication makes that long."""
 
+_NUMBER = Column("n", pa.int64(), "bigint")
 _BEGIN = SQL("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; LOCK TABLE {only} {table} IN ACCESS SHARE MODE")
 _NAME: LiteralString = """
 SELECT n.nspname, c.relname, c.relkind::text, pg_catalog.pg_current_snapshot()::text
@@ -246,17 +248,15 @@ def _query(place: _Place, key: Sequence[_Column], batch: Batch, rows: Any, wante
 
 def _decoded(lines: list[Any], batch: Batch, columns: Sequence[int]) -> Fetched:
     """COPY's rows through the decoder's own columns; the first column is the number of the asked key."""
-    assert batch.handle is not None
     b = np.frombuffer(bytearray().join(lines), np.uint8)
     shape = (len(columns) + 1, len(lines))
     kind, offset, length = np.empty(shape, np.uint8), np.empty(shape, np.int64), np.empty(shape, np.int64)
-    if copytext.locate(b, kind, offset, length):
+    if copytext.lines(b, kind, offset, length):
         raise DecodeFailed(f"rows of {batch.table.qualified} that were read again do not have the form that was asked for")
-    asked = texts.build(b, kind[0], offset[0], length[0], 20, pa.int64())[0].to_numpy()
+    asked = texts.build(b, kind[0], offset[0], length[0], _NUMBER)[0].to_numpy()
     values = {}
     for place, i in enumerate(columns, 1):
-        oid = batch.handle.detail["relation"][4][i][1]
-        values[i] = texts.build(b, kind[place], offset[place], length[place], oid, batch.table.columns[i].type)
+        values[i] = texts.build(b, kind[place], offset[place], length[place], batch.table.columns[i])
     once = np.bincount(asked)[asked] == 1 if len(asked) else np.zeros(0, np.bool_)
     if not once.all():
         # Nothing keeps the key unique any more: whose value it is cannot be said.
