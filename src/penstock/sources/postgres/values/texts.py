@@ -6,19 +6,24 @@ import numba
 import numpy as np
 
 from penstock.sources.postgres.values import TEXT, samples
+from penstock.sources.postgres.values.words import copy_word
 
 
 @numba.njit(cache=True, nogil=True)
 def gather(b, kind, offset, length, out, offsets):  # type: ignore[no-untyped-def]
     """Copies the texts one behind the other."""
     q = 0
+    end = b.shape[0] - 8
+    room = out.shape[0] - 8
     for i in range(offset.shape[0]):
         offsets[i] = q
         if kind[i] == TEXT:
             o = offset[i]
             n = length[i]
-            if n > 48:
-                out[q : q + n] = b[o : o + n]
+            if o + n <= end and q + n <= room:
+                # The last word may take up to seven bytes too many, which the next text overwrites.
+                for x in range(0, n, 8):
+                    copy_word(out, q + x, b, o + x)
             else:
                 for x in range(n):
                     out[q + x] = b[o + x]
