@@ -17,6 +17,7 @@ from penstock.journal.writer import JournalWriter
 from penstock.sources.postgres.assembly import Assembly
 from penstock.sources.postgres.control import Control
 from penstock.sources.postgres.relation import RelationBook
+from penstock.sources.postgres.typebook import TypeBook
 from penstock.sources.postgres.wire import ReplicationConnection
 from tests.conftest import OLDER, Database
 from tests.processes import wait_until
@@ -40,7 +41,8 @@ class Hand:
         if self.journal.is_new:
             self.journal.begin(captured.prepared.start)
         self._control = Control(database.dsn, "flow")
-        book = RelationBook(self._control, self.journal.entries, self.journal.versions, self.journal.catalog)
+        types = TypeBook(self._control, True)
+        book = RelationBook(self._control, types, self.journal.entries, self.journal.versions, self.journal.catalog)
         self.assembly = Assembly(self.journal, book)
         self._rest = b""
         self.connection = ReplicationConnection.connect(database.dsn)
