@@ -38,13 +38,18 @@ WORK = (
     "insert into f values (1, repeat('x', 3000), 5); update f set m = 6; update f set id = 2; delete from f",
     "insert into big values (1, 1, repeat('y', 3000)); update big set v = 2; truncate big, c",
     "begin; insert into t (id) values (200); alter table t add column extra int; insert into t values (201); commit",
-    "update t set extra = 5 where id > 100",
+    "update t set extra = 5 where id > 100; select pg_logical_emit_message(true, 'outbox', 'content')",
+    "select pg_logical_emit_message(false, 'outbox', ''); begin; savepoint a; insert into c select g, 'g', repeat('s', 900)"
+    " from generate_series(1, 200) g; rollback to a;"
+    " insert into c select -g, 'g', repeat('s', 900) from generate_series(1, 200) g; commit",
 )
 
 
 @pytest.mark.slow
 def test_hostile_bytes_give_an_error_of_ours_or_a_sound_result(database: Database, tmp_path: Path) -> None:
     database.execute(MADE)
+    # Streamed, because a little is already more than the server keeps in memory here.
+    database.execute(f"alter role postgres in database {database.name} set logical_decoding_work_mem = '64kB'")
     with Captured(database, tmp_path / "journal").running() as captured:
         for statement in WORK:
             database.execute(statement)

@@ -103,7 +103,8 @@ class _Gone:
     def _take(self, journal: SliceReader, last: Slice) -> None:
         b, starts = journal.read([last])
         found = np.zeros(last.size // scan.ABORT_BYTES + 1, np.int64)
-        count = scan.rolled_back(b, starts[0], starts[0] + last.size, found)
+        # Frames that are too short to be any could name more than there is room for.
+        count = min(scan.rolled_back(b, starts[0], starts[0] + last.size, found), len(found))
         self._ranges[last.last] = (len(self.parts), len(self.parts) + count)
         self.parts = np.concatenate([self.parts, np.sort(found[:count])])
 
