@@ -14,8 +14,9 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from penstock.core.batch import Batch
+from penstock.core.batch import Batch, Handle
 from penstock.core.epoch import Epoch
+from penstock.core.schema import TableSchema
 from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.errors import SourceError, SourceRights
 from penstock.journal.reader import SliceReader
@@ -25,7 +26,11 @@ from penstock.sources.postgres.options import PostgresOptions
 from penstock.sources.postgres.toast import completer as completing
 from penstock.sources.postgres.toast import reselect
 from penstock.sources.postgres.toast.completer import PostgresCompleter
+from penstock.sources.postgres.toast.memory import Memory
 from penstock.sources.postgres.toast.reselect import all_visible
+from tests.batches import Change, insert, truncate, update
+from tests.batches import batch as made_batch
+from tests.batches import table as made_table
 from tests.conftest import Database
 from tests.sources.postgres.captured import Captured, events_of
 
@@ -297,9 +302,12 @@ def test_a_table_that_was_renamed_is_found_and_one_that_was_made_anew_is_not_tak
     database.execute(f"insert into t values (1, 1, '{big('a')}', null)")
     worker = lane(captured, "source")
     worker.events()
+    database.execute("update t set v = 0")
+    assert [e["row"]["big"] for e in worker.events()] == [big("a")]
     database.execute("update t set v = 2")
     captured.drain()
     database.execute('create schema other; alter table t set schema other; alter table other.t rename to "T2"')
+    database.execute(f"{TABLE}; insert into t values (1, 1, '{big('y')}', null)")
     assert [e["row"]["big"] for e in worker.events()] == [big("a")]
     database.execute('update other."T2" set v = 3')
     captured.drain()
@@ -518,6 +526,24 @@ def test_nothing_is_remembered_where_changes_may_pass_unseen(
     assert completion is not None and completion["sees_all"] is sees_all
     memory = PostgresCompleter(completion)
     assert memory._sees_all is sees_all
+
+
+def test_a_truncate_empties_the_memory_of_its_table_only() -> None:
+    """On a server no row could be updated afterwards; rows that were not there are not kept all the same."""
+    schema = made_table({"id": pa.int32(), "v": pa.int32(), "big": pa.string()}, identity="1")
+    other = replace(schema, name="other", identity="2")
+    memory = Memory(10)
+
+    def take(table: TableSchema, *changes: Change) -> list[list[bool] | None]:
+        batch = made_batch(table, changes)
+        keys = (batch.rows.column(0).cast(pa.string()),)
+        return [None if m is None else m.to_pylist() for m in memory.take(replace(batch, handle=Handle(keys, {})))[0].unchanged]
+
+    take(schema, insert({"id": 1, "v": 1, "big": big("a")}), insert({"id": 2, "v": 1, "big": big("b")}))
+    take(other, insert({"id": 1, "v": 1, "big": big("c")}))
+    assert take(schema, update({"id": 1, "v": 2}), truncate(), update({"id": 2, "v": 2}))[2] == [False, False, True]
+    assert len(memory) == 1
+    assert take(other, update({"id": 1, "v": 2}))[2] is None
 
 
 def test_a_cache_that_could_be_stale_is_refused() -> None:
