@@ -23,9 +23,11 @@ from penstock.journal.reader import SliceReader
 from penstock.journal.record import SliceFlag
 from penstock.sources.postgres.decoder import PostgresDecoder
 from penstock.sources.postgres.options import PostgresOptions
+from penstock.sources.postgres.source import PostgresSource
 from penstock.sources.postgres.toast import completer as completing
 from penstock.sources.postgres.toast import reselect
 from penstock.sources.postgres.toast.completer import PostgresCompleter
+from penstock.sources.postgres.toast.keys import joined
 from penstock.sources.postgres.toast.memory import Memory
 from penstock.sources.postgres.toast.reselect import all_visible
 from tests.batches import Change, insert, truncate, update
@@ -618,6 +620,30 @@ def test_a_role_that_may_not_read_the_table_is_named_with_the_grant(database: Da
     assert 'GRANT SELECT ON "public"."t"' in failure.value.remedy
     worker.completer.close()
     database.execute(f"drop role {role}")
+
+
+def test_doctor_names_the_tables_that_may_not_be_read_and_their_grants_mend_it(database: Database, tmp_path: Path) -> None:
+    role = f"r_{database.name}"
+    database.execute(f"{TABLE}; create table f (id int primary key); alter table f replica identity full")
+    database.execute(f"create role {role} login superuser password '{_password(database)}'")
+    dsn = psycopg.conninfo.make_conninfo(database.dsn, user=role)
+    source = PostgresSource("flow", PostgresOptions(dsn=dsn, toast_fetch="full"))
+    try:
+        assert [f for f in source.check() if f.subject.startswith("reading")] == []
+        database.execute(f"alter role {role} nosuperuser replication")
+        (finding,) = [f for f in source.check() if f.subject.startswith("reading")]
+        assert (finding.ok, finding.code, finding.subject) == (False, "source_rights", "reading public.t")
+        assert finding.remedy is not None
+        database.execute(finding.remedy)
+        assert [f for f in source.check() if f.subject.startswith("reading")] == []
+    finally:
+        source.close()
+        database.execute(f"drop owned by {role}; drop role {role}")
+
+
+def test_keys_of_several_columns_are_kept_apart() -> None:
+    first, second = pa.array(["a:b", "a", "1"]), pa.array(["c", "b:c", ""])
+    assert len(set(joined([first, second]).to_pylist())) == 3
 
 
 def test_a_commit_that_others_do_not_see_yet_is_waited_for(database: Database, captured: Captured) -> None:
