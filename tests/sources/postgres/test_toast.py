@@ -641,6 +641,28 @@ def test_doctor_names_the_tables_that_may_not_be_read_and_their_grants_mend_it(d
         database.execute(f"drop owned by {role}; drop role {role}")
 
 
+@pytest.mark.parametrize("mode", ["source", "cache"])
+def test_streamed_transactions_with_savepoints_are_completed_too(database: Database, tmp_path: Path, mode: str) -> None:
+    """They describe their tables anew each time, so that the cache does not trust itself across them."""
+    database.execute(TABLE)
+    database.execute(f"alter database {database.name} set debug_logical_replication_streaming = immediate")
+    with Captured(database, tmp_path).running() as captured:
+        worker = Lane(captured, mode)
+        database.execute(f"insert into t values (1, 1, '{big('a')}', null)")
+        worker.events()
+        with database.connect() as connection, connection.transaction():
+            connection.execute("update t set v = 2")
+            for v, goes in ((3, True), (4, False)):
+                with connection.transaction(force_rollback=goes):
+                    connection.execute("update t set v = %s", (v,))
+        events = worker.events()
+        assert any(s.flags & SliceFlag.STREAMED for s in captured.slices())
+    assert [e["row"]["v"] for e in events] == [2, 4]
+    known = mode == "source"
+    assert [e["row"]["big"] for e in events] == [big("a") if known else None] * 2
+    assert [e["later"] for e in events] == [["big"] if known else []] * 2
+
+
 def test_keys_of_several_columns_are_kept_apart() -> None:
     first, second = pa.array(["a:b", "a", "1"]), pa.array(["c", "b:c", ""])
     assert len(set(joined([first, second]).to_pylist())) == 3
