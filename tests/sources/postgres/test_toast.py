@@ -14,18 +14,25 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from penstock.core.batch import Batch
+from penstock.core.batch import Batch, Handle
 from penstock.core.epoch import Epoch
+from penstock.core.schema import TableSchema
 from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.errors import SourceError, SourceRights
 from penstock.journal.reader import SliceReader
 from penstock.journal.record import SliceFlag
 from penstock.sources.postgres.decoder import PostgresDecoder
 from penstock.sources.postgres.options import PostgresOptions
+from penstock.sources.postgres.source import PostgresSource
 from penstock.sources.postgres.toast import completer as completing
 from penstock.sources.postgres.toast import reselect
 from penstock.sources.postgres.toast.completer import PostgresCompleter
+from penstock.sources.postgres.toast.keys import joined
+from penstock.sources.postgres.toast.memory import Memory
 from penstock.sources.postgres.toast.reselect import all_visible
+from tests.batches import Change, insert, truncate, update
+from tests.batches import batch as made_batch
+from tests.batches import table as made_table
 from tests.conftest import Database
 from tests.sources.postgres.captured import Captured, events_of
 
@@ -297,9 +304,12 @@ def test_a_table_that_was_renamed_is_found_and_one_that_was_made_anew_is_not_tak
     database.execute(f"insert into t values (1, 1, '{big('a')}', null)")
     worker = lane(captured, "source")
     worker.events()
+    database.execute("update t set v = 0")
+    assert [e["row"]["big"] for e in worker.events()] == [big("a")]
     database.execute("update t set v = 2")
     captured.drain()
     database.execute('create schema other; alter table t set schema other; alter table other.t rename to "T2"')
+    database.execute(f"{TABLE}; insert into t values (1, 1, '{big('y')}', null)")
     assert [e["row"]["big"] for e in worker.events()] == [big("a")]
     database.execute('update other."T2" set v = 3')
     captured.drain()
@@ -520,6 +530,24 @@ def test_nothing_is_remembered_where_changes_may_pass_unseen(
     assert memory._sees_all is sees_all
 
 
+def test_a_truncate_empties_the_memory_of_its_table_only() -> None:
+    """On a server no row could be updated afterwards; rows that were not there are not kept all the same."""
+    schema = made_table({"id": pa.int32(), "v": pa.int32(), "big": pa.string()}, identity="1")
+    other = replace(schema, name="other", identity="2")
+    memory = Memory(10)
+
+    def take(table: TableSchema, *changes: Change) -> list[list[bool] | None]:
+        batch = made_batch(table, changes)
+        keys = (batch.rows.column(0).cast(pa.string()),)
+        return [None if m is None else m.to_pylist() for m in memory.take(replace(batch, handle=Handle(keys, {})))[0].unchanged]
+
+    take(schema, insert({"id": 1, "v": 1, "big": big("a")}), insert({"id": 2, "v": 1, "big": big("b")}))
+    take(other, insert({"id": 1, "v": 1, "big": big("c")}))
+    assert take(schema, update({"id": 1, "v": 2}), truncate(), update({"id": 2, "v": 2}))[2] == [False, False, True]
+    assert len(memory) == 1
+    assert take(other, update({"id": 1, "v": 2}))[2] is None
+
+
 def test_a_cache_that_could_be_stale_is_refused() -> None:
     with pytest.raises(ValueError, match="stale"):
         PostgresOptions(dsn="dbname=x", origin="none", toast_fetch="cache")
@@ -592,6 +620,52 @@ def test_a_role_that_may_not_read_the_table_is_named_with_the_grant(database: Da
     assert 'GRANT SELECT ON "public"."t"' in failure.value.remedy
     worker.completer.close()
     database.execute(f"drop role {role}")
+
+
+def test_doctor_names_the_tables_that_may_not_be_read_and_their_grants_mend_it(database: Database, tmp_path: Path) -> None:
+    role = f"r_{database.name}"
+    database.execute(f"{TABLE}; create table f (id int primary key); alter table f replica identity full")
+    database.execute(f"create role {role} login superuser password '{_password(database)}'")
+    dsn = psycopg.conninfo.make_conninfo(database.dsn, user=role)
+    source = PostgresSource("flow", PostgresOptions(dsn=dsn, toast_fetch="full"))
+    try:
+        assert [f for f in source.check() if f.subject.startswith("reading")] == []
+        database.execute(f"alter role {role} nosuperuser replication")
+        (finding,) = [f for f in source.check() if f.subject.startswith("reading")]
+        assert (finding.ok, finding.code, finding.subject) == (False, "source_rights", "reading public.t")
+        assert finding.remedy is not None
+        database.execute(finding.remedy)
+        assert [f for f in source.check() if f.subject.startswith("reading")] == []
+    finally:
+        source.close()
+        database.execute(f"drop owned by {role}; drop role {role}")
+
+
+@pytest.mark.parametrize("mode", ["source", "cache"])
+def test_streamed_transactions_with_savepoints_are_completed_too(database: Database, tmp_path: Path, mode: str) -> None:
+    """They describe their tables anew each time, so that the cache does not trust itself across them."""
+    database.execute(TABLE)
+    database.execute(f"alter database {database.name} set debug_logical_replication_streaming = immediate")
+    with Captured(database, tmp_path).running() as captured:
+        worker = Lane(captured, mode)
+        database.execute(f"insert into t values (1, 1, '{big('a')}', null)")
+        worker.events()
+        with database.connect() as connection, connection.transaction():
+            connection.execute("update t set v = 2")
+            for v, goes in ((3, True), (4, False)):
+                with connection.transaction(force_rollback=goes):
+                    connection.execute("update t set v = %s", (v,))
+        events = worker.events()
+        assert any(s.flags & SliceFlag.STREAMED for s in captured.slices())
+    assert [e["row"]["v"] for e in events] == [2, 4]
+    known = mode == "source"
+    assert [e["row"]["big"] for e in events] == [big("a") if known else None] * 2
+    assert [e["later"] for e in events] == [["big"] if known else []] * 2
+
+
+def test_keys_of_several_columns_are_kept_apart() -> None:
+    first, second = pa.array(["a:b", "a", "1"]), pa.array(["c", "b:c", ""])
+    assert len(set(joined([first, second]).to_pylist())) == 3
 
 
 def test_a_commit_that_others_do_not_see_yet_is_waited_for(database: Database, captured: Captured) -> None:

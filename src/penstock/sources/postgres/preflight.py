@@ -33,6 +33,7 @@ from penstock.sources.postgres.refusals import (
     slot_gone,
 )
 from penstock.sources.postgres.state import StateTable
+from penstock.sources.postgres.toast.rights import unreadable
 
 OLDEST = 140000
 STANDBY_SINCE = 160000
@@ -110,6 +111,8 @@ class Preflight:
         yield from (bad(f"table {t.qualified}", identity_missing(t, plan)) for t in silent)
         if plan.takes and not silent:
             yield Finding("replica identity", True, f"every row of {count(plan.takes)} can be identified")
+        if self._options.toast_fetch in ("source", "full"):
+            yield from (bad(f"reading {t.qualified}", error) for t, error in unreadable(self._control, plan.takes))
 
     def publishing(self, plan: Plan, journal_end: int | None = None) -> Iterator[Finding]:
         """Whether the publication is there, or can be made or completed; a flow with a journal cannot do without it."""
