@@ -65,10 +65,10 @@ SELECT c.oid::bigint AS oid, n.nspname AS schema, c.relname AS name, c.relreplid
        coalesce(pg_catalog.obj_description(c.oid, 'pg_class') = %(state)s, false) AS is_state,
        i.primary_columns, i.identity_columns, i.unique_index,
        (SELECT pg_catalog.array_agg(ARRAY[pn.nspname, p.relname]::text[] ORDER BY pn.nspname, p.relname)
-          FROM pg_catalog.pg_class p
+          FROM (SELECT c.oid UNION SELECT t.relid FROM pg_catalog.pg_partition_tree(c.oid) t WHERE c.relkind = 'p') part (oid)
+          JOIN pg_catalog.pg_class p ON p.oid = part.oid
           JOIN pg_catalog.pg_namespace pn ON pn.oid = p.relnamespace
-         WHERE (p.oid = c.oid OR c.relkind = 'p' AND p.oid IN (SELECT t.relid FROM pg_catalog.pg_partition_tree(c.oid) t))
-           AND p.relkind = 'r' AND p.relreplident <> 'f' AND NOT EXISTS (
+         WHERE p.relkind = 'r' AND p.relreplident <> 'f' AND NOT EXISTS (
                SELECT FROM pg_catalog.pg_index x WHERE x.indrelid = p.oid AND x.indisvalid AND x.indimmediate
                   AND (p.relreplident = 'd' AND x.indisprimary OR p.relreplident = 'i' AND x.indisreplident))) AS silent
   FROM pg_catalog.pg_class c

@@ -13,6 +13,7 @@ from penstock.errors import PenstockError
 from penstock.sources.postgres import publication
 from penstock.sources.postgres.catalog import Table
 from penstock.sources.postgres.control import Control
+from penstock.sources.postgres.inventory import Inventory
 from penstock.sources.postgres.publication import Plan
 from penstock.sources.postgres.refusals import identity_missing
 
@@ -29,16 +30,21 @@ class Newcomers:
         """`plan` says what the flow may add to its publication, None when it may add nothing."""
         self._control, self._publication, self._plan = control, publication_name, plan
         self._tried_at = 0.0
+        self._strangers: set[tuple[int, str]] = set()
         self.waiting: tuple[Finding, ...] = ()
 
     def are_due(self) -> bool:
         """Whether tables wait that should be tried again although nothing else has changed."""
         return bool(self.waiting) and time.monotonic() - self._tried_at >= AGAIN
 
-    def join(self, head: int) -> bool:
+    def join(self, now: Inventory, head: int) -> bool:
         """Lets them join; whether the publication was changed. `head` is where the log stands, for the record."""
-        self._tried_at, self.waiting = time.monotonic(), ()
+        strangers = {(oid, name) for oid, name in now.existing.items() if oid not in now.sent and oid not in now.partitions}
+        # To plan is costly where there are thousands of tables (0.5 ms each); most changes of a catalogue bring no new one.
+        if strangers <= self._strangers and not self.waiting:
+            return False
         plan = self._plan(self._control)
+        self._tried_at, self._strangers, self.waiting = time.monotonic(), strangers, ()
         if plan is None or plan.found is None or not plan.missing:
             return False
         # Published without an identity, the application's own updates would fail.

@@ -161,9 +161,11 @@ class PostgresWatch:
             if sentences:
                 return self._narrowed(sentences, now, list(removed), self._since)
             self._tell(found, head)
-        self.known, self._print = now, seen
-        if self._newcomers.join(head):
-            self.known, self._print = inventory.take(self._control, self._publication), None
+        self.known = now
+        joined = self._newcomers.join(now, head)
+        if joined:
+            self.known = inventory.take(self._control, self._publication)
+        self._print = None if joined else seen
         return None
 
     def _not_left_out(self, removed: dict[int, str]) -> dict[int, str]:
