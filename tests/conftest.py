@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock.embedded.cache import cache_directory
+from penstock.embedded.cache import cache_directory, kernel_directory
 from penstock.embedded.installation import Build
 from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.engine.session import SparkHost
@@ -52,7 +52,7 @@ class Database:
 
 def pytest_configure() -> None:
     # Kernels choose their cache when they are imported, which is before any fixture runs.
-    os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_directory("numba")))
+    os.environ.setdefault("NUMBA_CACHE_DIR", str(kernel_directory()))
 
 
 @pytest.fixture(scope="session", autouse=True)

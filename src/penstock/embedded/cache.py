@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import shutil
 import stat
@@ -25,6 +26,20 @@ def cache_directory(name: str) -> Path:
     except OSError:
         # A service account often has a home that does not exist or is read-only.
         return _make(_temporary_root() / name, 0o700)
+
+
+def kernel_directory() -> Path:
+    """Where compiled kernels are kept, apart for every state of the sources.
+
+    Numba notices when a kernel's own file has changed, and not when that of another kernel which it calls has.
+    """
+    package = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        text = path.read_bytes()
+        if b"numba" in text:
+            digest.update(text)
+    return cache_directory(f"numba/{digest.hexdigest()[:16]}")
 
 
 def shared_directory(name: str) -> Path:

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import penstock
-from penstock.embedded.cache import cache_directory
+from penstock.embedded.cache import kernel_directory
 from penstock.embedded.java import find_java
 from penstock.engine.archive import ClassArchive
 from penstock.engine.home import LOGGING, spark_home
@@ -208,7 +208,7 @@ class SparkHost:
             paths.insert(0, str(own))
         environment["PYTHONPATH"] = os.pathsep.join(paths)
         environment["PYSPARK_PYTHON"] = self._python()
-        environment.setdefault("NUMBA_CACHE_DIR", str(cache_directory("numba")))
+        environment.setdefault("NUMBA_CACHE_DIR", str(kernel_directory()))
         # A lane has one core's worth of work; pools of threads in every worker would only fight.
         environment.setdefault("OMP_NUM_THREADS", "1")
         environment.setdefault("ARROW_DEFAULT_MEMORY_POOL", "mimalloc")

@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from penstock.embedded.cache import cache_directory
+from penstock.embedded.cache import kernel_directory
 from penstock.errors import PenstockError, SourceFailed, SourceRefused, from_data
 from penstock.sources.base import Prepared, Source
 
@@ -153,7 +153,7 @@ class CaptureSupervisor(threading.Thread):
     def _open(self) -> dict[str, Any]:
         self._end_process()
         environment = {**os.environ}
-        environment.setdefault("NUMBA_CACHE_DIR", str(cache_directory("numba")))
+        environment.setdefault("NUMBA_CACHE_DIR", str(kernel_directory()))
         process = subprocess.Popen(
             [sys.executable, "-m", "penstock.engine.capturing"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
         )

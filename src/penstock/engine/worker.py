@@ -368,6 +368,6 @@ def _quoted(name: str) -> str:
 
 
 def _numba_cache() -> Path:
-    from penstock.embedded.cache import cache_directory
+    from penstock.embedded.cache import kernel_directory
 
-    return cache_directory("numba")
+    return kernel_directory()

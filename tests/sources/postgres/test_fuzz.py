@@ -16,7 +16,7 @@ from penstock.embedded.cache import cache_directory
 from tests.conftest import Database
 from tests.sources.postgres.captured import Captured
 
-TARGETS = ("decoder", "relation", "copy", "value")
+TARGETS = ("decoder", "relation", "copy", "value", "assembly")
 SECONDS = float(os.environ.get("PENSTOCK_FUZZ_SECONDS", "4"))
 """For each target."""
 SEED = int(os.environ.get("PENSTOCK_SEED") or random.SystemRandom().randrange(1 << 32))

@@ -158,6 +158,8 @@ def walk(b, pos, end, st, shares, slice_bytes, huge_bytes):  # type: ignore[no-u
                 if following - p < (10 if st[STREAM] else 6):
                     return pos, BROKEN
                 changes = u32(b, p + (5 if st[STREAM] else 1))
+                if 4 * changes > following - p - (10 if st[STREAM] else 6):
+                    return pos, BROKEN
             if changes and st[STREAM]:
                 if following - p < 12:
                     return pos, BROKEN
@@ -190,7 +192,8 @@ def walk(b, pos, end, st, shares, slice_bytes, huge_bytes):  # type: ignore[no-u
                 st[COMMITTED_AT] = u64(b, p + 9) + _EPOCH_2000
                 st[XID] = u32(b, p + 17)
             elif op == 67:
-                if st[STREAM] or not st[IN_TRANSACTION]:
+                # A position has 63 bits here; no server has written half of 2^64 bytes.
+                if st[STREAM] or not st[IN_TRANSACTION] or b[p + 10] > 127:
                     return pos, BROKEN
                 st[IN_TRANSACTION] = 0
                 _end_transaction(st, u64(b, p + 10), st[ORDINAL] - st[PIECE_ORDINAL], following)
@@ -208,6 +211,8 @@ def walk(b, pos, end, st, shares, slice_bytes, huge_bytes):  # type: ignore[no-u
             elif op == 77:
                 if st[IN_TRANSACTION]:
                     st[ORDINAL] += 1
+                elif b[p + 2] > 127:
+                    return pos, BROKEN
                 else:
                     # Outside of transactions it is one of its own. Its position is where its record ends and the next begins:
                     # a byte more, confirmed to the server, and a commit record that stands there would be passed over.
