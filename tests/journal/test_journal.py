@@ -17,7 +17,7 @@ from penstock.errors import JournalCorrupt, JournalLocked, JournalTrimmed, Journ
 from penstock.journal.catalog import Catalog, Entry
 from penstock.journal.reader import JournalTail, SliceReader
 from penstock.journal.record import HEADER_BYTES, Slice, SliceFlag
-from penstock.journal.retention import journal_size, trim
+from penstock.journal.retention import journal_size, oldest_position, trim
 from penstock.journal.segment import catalog_path, index_path, segment_numbers, segment_path
 from penstock.journal.writer import JournalWriter
 
@@ -371,3 +371,36 @@ def test_retention_keeps_a_transaction_that_reaches_over_segments(tmp_path: Path
     SliceReader(tmp_path).read(read_all(tmp_path))
     assert trim(tmp_path, 101, retention=0, max_bytes=0, now=2e10)
     assert [s.last for s in read_all(tmp_path, 101)] == [102, 103]
+
+
+def test_a_tail_passes_many_segments_without_notes_in_small_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A big transaction's segments hold only headers until its commit: whoever comes later passes them all at once."""
+    writer = JournalWriter(tmp_path, segment_bytes=300)
+    writer.begin(BEGIN)
+    writer.publish([a_slice(writer.append(memoryview(b"first")), 101)], [], 0)
+    pieces = [writer.append(memoryview(b"p" * 400)) for _ in range(40)]
+    writer.publish([a_slice(p, 102, flags=int(SliceFlag.PIECE), ordinal=i) for i, p in enumerate(pieces)], [], 0)
+    writer.close()
+    read, sizes = os.pread, []
+
+    def counting(file: int, size: int, at: int) -> bytes:
+        sizes.append(size)
+        return read(file, size, at)
+
+    monkeypatch.setattr("penstock.journal.reader.os.pread", counting)
+    assert len(read_all(tmp_path)) == 41
+    assert len(sizes) > 40 and max(sizes) == min(sizes)
+
+
+def test_a_newcomer_begins_after_what_reaches_back_over_removed_segments(tmp_path: Path) -> None:
+    writer = JournalWriter(tmp_path, segment_bytes=500)
+    writer.begin(BEGIN)
+    places = [writer.append(memoryview(b"a" * 600)), writer.append(memoryview(b"b" * 600))]
+    writer.publish([a_slice(p, 101 + i) for i, p in enumerate(places)], [], 0)
+    writer.publish([a_slice(writer.append(memoryview(b"c" * 600)), 103)], [], 0)
+    writer.close()
+    assert oldest_position(tmp_path) == BEGIN
+    assert trim(tmp_path, 101, retention=0, max_bytes=0, now=2e10) == [1]
+    slices = read_all(tmp_path, oldest_position(tmp_path))
+    SliceReader(tmp_path).read(slices)
+    assert [s.last for s in slices] == [102, 103]

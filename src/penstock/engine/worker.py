@@ -29,9 +29,7 @@ from penstock.engine.supervisor import CaptureSupervisor
 from penstock.engine.switchboard import Switchboard
 from penstock.engine.watching import SourceWatch
 from penstock.errors import PenstockError, SourceError, TableWithoutKey, from_data
-from penstock.journal.reader import read_header
-from penstock.journal.retention import journal_size, trim
-from penstock.journal.segment import segment_numbers
+from penstock.journal.retention import journal_size, oldest_position, trim
 from penstock.ledger.ledger import Ledger
 from penstock.sources.base import Source
 
@@ -132,7 +130,7 @@ class Worker:
         definition = self.flow.model_dump_json(include={"name"})
         self._generation = self._ledger.take_over(self.flow.name, prepared.identity, definition)
         self._remember(self._source.remember())
-        beginning = prepared.start if new else self._oldest()
+        beginning = prepared.start if new else oldest_position(self._journal)
         self._board = Switchboard()
         for use, destination in self._destinations:
             self._loops.append(self._loop(use, destination, prepared.identity, beginning, discovered))
@@ -212,10 +210,6 @@ class Worker:
                         remedy=f"ALTER TABLE {_quoted(table.schema)}.{_quoted(table.name)} ADD PRIMARY KEY (…); or exclude it:"
                         f" destinations[{use.name}].options.exclude: [{table.qualified}]",
                     )
-
-    def _oldest(self) -> int:
-        header = read_header(self._journal, segment_numbers(self._journal)[0])
-        return header.mark if header is not None else 0
 
     def _loop(
         self, use: DestinationUse, destination: Destination, identity: str, beginning: int, discovered: Sequence[TableSchema]

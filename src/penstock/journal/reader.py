@@ -41,8 +41,10 @@ class JournalTail:
         found: list[Slice] = []
         while True:
             data = os.pread(self._file, limit, self._at)
-            if not data and not self._advance():
-                return found
+            if not data:
+                if not self._advance():
+                    return found
+                continue
             frames, used = unpack_frames(data)
             self._at += used
             for payload, _ in frames:

@@ -31,12 +31,12 @@ def trim(directory: Path, passed: int, retention: float, max_bytes: int, now: fl
     size = journal_size(directory)
     removed = []
     for number, following in itertools.pairwise(numbers):
-        header = read_header(directory, following)
-        if header is None or header.mark > passed or _reaches_over(directory, number, numbers[-1], passed):
-            break
         path = segment_path(directory, number)
         status = path.stat()
         if now - status.st_mtime < retention and size <= max_bytes:
+            break
+        header = read_header(directory, following)
+        if header is None or header.mark > passed or _reaches_over(directory, number, numbers[-1], passed):
             break
         path.unlink()
         index_path(directory, number).unlink(missing_ok=True)
@@ -58,3 +58,16 @@ def _reaches_over(directory: Path, number: int, newest: int, passed: int) -> boo
             if note.floor == 0 or note.floor > number:
                 return False
     return True
+
+
+def oldest_position(directory: Path) -> int:
+    """The oldest position after which everything is still there: transactions that reach back over what was removed are not."""
+    numbers = segment_numbers(directory)
+    header = read_header(directory, numbers[0])
+    position = header.mark if header is not None else 0
+    for number in numbers:
+        for note in read_notes(directory, number):
+            position = max([position, *(s.last for s in note.slices if s.segment < numbers[0])])
+            if note.floor == 0 or note.floor >= numbers[0]:
+                return position
+    return position

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,18 @@ import pytest
 from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.errors import SourceSettings
 from penstock.journal import retention
+from penstock.journal.catalog import Catalog
+from penstock.journal.reader import JournalTail, SliceReader
 from penstock.journal.record import SliceFlag
+from penstock.journal.segment import catalog_path
 from penstock.journal.writer import JournalWriter
 from penstock.sources.postgres import assembly
 from penstock.sources.postgres import walk as w
+from penstock.sources.postgres.control import Control
 from penstock.sources.postgres.options import PostgresOptions
+from penstock.sources.postgres.relation import RelationBook
 from penstock.sources.postgres.source import PostgresSource
+from penstock.sources.postgres.typebook import TypeBook
 from tests.conftest import Database
 from tests.sources.postgres.captured import Captured
 
@@ -295,3 +302,82 @@ def test_retention_keeps_the_pieces_of_an_open_transaction(
         captured.drain()
     assert retention.trim(tmp_path, passed - 1, 0, 0, now=2e10) == []
     assert first in retention.trim(tmp_path, passed, 0, 0, now=2e10)
+
+
+def test_ddl_of_a_rolled_back_savepoint_makes_no_table_version(database_that_streams: Database, tmp_path: Path) -> None:
+    database = database_that_streams
+    captured = Captured(database, tmp_path)
+    with captured.running():
+        database.execute("insert into a values (0, 'before')")
+        with database.connect() as c:
+            c.execute("begin; insert into b values (1, 'x'); savepoint s; alter table a add column gone int")
+            c.execute("insert into a values (1, 'x', 9)")
+            # What is not flushed is not sent, and what is rolled back before it is sent never is.
+            database.execute("insert into b values (3, 'flush')")
+            captured.drain()
+            c.execute("rollback to s; insert into b values (2, 'y'); commit")
+        database.execute("insert into a values (2, 'after')")
+        captured.drain()
+    assert streamed(captured)
+    assert [e["row"] for e in captured.events("a")] == [{"id": 0, "v": "before"}, {"id": 2, "v": "after"}]
+    catalog = Catalog(catalog_path(tmp_path))
+    catalog.reach(10)
+    assert all("gone" not in e.table.arrow.names for e in catalog.entries.values())
+
+
+def frame(message: bytes) -> bytes:
+    body = b"w" + bytes(24) + message
+    return b"d" + struct.pack(">I", len(body) + 4) + body
+
+
+RELATION = struct.pack(">I", 9) + b"public\0t\0d" + struct.pack(">H", 1) + b"\1id\0" + struct.pack(">Ii", 23, -1)
+ROW = b"N" + struct.pack(">H", 1) + b"t" + struct.pack(">I", 1) + b"1"
+
+
+def transaction(position: int, filler: int) -> bytes:
+    """A transaction of one row, and a message that makes it as long as it should be."""
+    message = b"M\1" + struct.pack(">Q", 0) + b"p\0" + struct.pack(">I", filler) + bytes(filler)
+    begin = b"B" + struct.pack(">QQI", position, 0, 5)
+    commit = b"C\0" + struct.pack(">QQQ", position, position, 0)
+    return b"".join(map(frame, (begin, message, b"I" + struct.pack(">I", 9) + ROW, commit)))
+
+
+def test_retention_knows_what_has_committed_and_is_not_published_yet(database: Database, tmp_path: Path) -> None:
+    """A roll between a streamed transaction's commit and its note: its old segments stay until it is passed."""
+    journal = JournalWriter(tmp_path, segment_bytes=2000)
+    journal.begin(1)
+    control = Control(database.dsn, "flow")
+    book = RelationBook(control, TypeBook(control, True), {}, {}, 0)
+    made = assembly.Assembly(journal, book)
+
+    def feed(data: bytes, *, published: bool = True) -> None:
+        made.room()[: len(data)] = data
+        made.arrived(len(data))
+        made.take()
+        if published:
+            made.publish(bare=True)
+
+    number = struct.pack(">I", 7)
+    chunk = [b"S" + number + b"\1", b"R" + number + RELATION, b"I" + number + struct.pack(">I", 9) + ROW, b"E"]
+    feed(frame(b"B" + struct.pack(">QQI", 10, 0, 5)) + frame(b"R" + RELATION) + frame(b"C\0" + struct.pack(">QQQ", 10, 10, 0)))
+    feed(b"".join(map(frame, chunk)))
+    for position in range(20, 120, 10):
+        feed(transaction(position, 900))
+    commit = frame(b"c" + number + b"\0" + struct.pack(">QQQ", 200, 200, 0))
+    journal._segment_bytes = 1 << 20
+    feed(commit, published=False)
+    journal._segment_bytes = 1
+    feed(transaction(210, 900))
+    journal._segment_bytes = 2000
+    for position in range(300, 350, 10):
+        feed(transaction(position, 900))
+    journal.close()
+    control.close()
+    retention.trim(tmp_path, 190, 0, 0, now=2e10)
+    reader = SliceReader(tmp_path)
+    tail = JournalTail(tmp_path, 190)
+    while found := tail.read():
+        reader.read(found)
+    tail.close()
+    reader.close()
+    assert retention.trim(tmp_path, 340, 0, 0, now=2e10)

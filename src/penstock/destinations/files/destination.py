@@ -66,6 +66,7 @@ class FilesDestination(Destination):
         """The position of the newest manifest; also clears what dead attempts at older epochs have staged."""
         with mended(self._root):
             self._fence(self._generation)
+            self._manifests.settle()
             newest = self._manifests.newest()
             if newest is None:
                 return None

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.core.epoch import Epoch
-from penstock.destinations.files.disk import make_directory, sync_directory, write_durably
+from penstock.destinations.files.disk import make_directory, sync_directory, sync_file, write_durably
 from penstock.destinations.files.names import MANIFESTS
 
 _PAGE_BITS = 28
@@ -86,6 +86,12 @@ class Manifests:
             self.close()
             raise
 
+    def settle(self) -> None:
+        """Makes durable what a worker that was killed may have written and not synced, so that it can be relied on."""
+        for name in self._names()[-1:]:
+            sync_file(self._home / name)
+            sync_directory(self._home)
+
     def newest(self) -> Manifest | None:
         """The manifest with the highest position."""
         for name in reversed(self._names()):
@@ -137,11 +143,11 @@ class _Page:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        is_new = not path.exists()
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         try:
-            if is_new:
-                sync_directory(path.parent)
+            # What a killed worker has written may not be durable yet, nor the page's name.
+            os.fsync(self._handle)
+            sync_directory(path.parent)
             last = _last_line(path)
             self.upto = Manifest.parse(last).upto if last is not None else -1
             self._size = _whole(path)
@@ -157,9 +163,14 @@ class _Page:
 
     def append(self, line: bytes, upto: int) -> None:
         """Adds a line, durably."""
-        if os.write(self._handle, line) != len(line):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        os.fdatasync(self._handle)
+        try:
+            if os.write(self._handle, line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fdatasync(self._handle)
+        except OSError:
+            # A line that may not be durable must not be believed later.
+            os.ftruncate(self._handle, self._size)
+            raise
         self._size += len(line)
         self.upto = upto
 

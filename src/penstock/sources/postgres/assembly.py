@@ -119,9 +119,10 @@ class Assembly:
         if not self._slices and (not bare or mark <= self._journal.mark or self._pieces.slices):
             return early
         now = time.time_ns() // 1000
+        slices, self._slices = self._slices, []
         self._set_floor()
-        self._journal.publish([s._replace(appended_at=now) for s in self._slices], self._entries, mark)
-        self._slices, self._entries, self._unsynced = [], [], 0
+        self._journal.publish([s._replace(appended_at=now) for s in slices], self._entries, mark)
+        self._entries, self._unsynced = [], 0
         return True
 
     def _compact(self) -> None:
@@ -321,9 +322,12 @@ class Assembly:
         return message
 
     def _set_floor(self) -> None:
-        """Tells the journal which segments open transactions still need."""
-        own = self._pieces.slices[0].segment if self._pieces.slices else None
-        self._journal.floor = min((n for n in (own, self._streams.oldest_segment) if n is not None), default=0)
+        """Tells the journal which segments are needed by transactions that are open, or committed and not yet published."""
+        needed = [s.segment for s in self._slices]
+        needed += [s.segment for s in self._pieces.slices[:1]]
+        if self._streams.oldest_segment is not None:
+            needed.append(self._streams.oldest_segment)
+        self._journal.floor = min(needed, default=0)
 
     def _append(self, start: int, end: int, changes: int, flags: int) -> tuple[Slice, list[Entry]]:
         """Writes a slice; table versions that begin inside it get their place."""

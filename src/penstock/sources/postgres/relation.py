@@ -94,6 +94,10 @@ class RelationBook:
         self._versions = dict(versions)
         self.seq = seq
 
+    def knows(self, oid: int) -> bool:
+        """Whether the table has ever been described."""
+        return oid in self._current
+
     def is_known(self, relation: Relation) -> bool:
         """Whether this very description is the one in force."""
         entry = self._current.get(relation.oid)

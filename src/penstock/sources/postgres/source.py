@@ -42,6 +42,8 @@ SELECT s.system_identifier::text AS system, d.oid::text AS database
   FROM pg_catalog.pg_control_system() s, pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()
 """
 
+_STARTED = "SELECT pg_catalog.pg_postmaster_start_time() AS at"
+
 
 class PostgresSource(Source):
     """A PostgreSQL database as a source; every error it raises is one of ours."""
@@ -58,6 +60,7 @@ class PostgresSource(Source):
         self._eye = Control(options.dsn, flow, patience=30.0, iam=iam)
         self._watch = PostgresWatch(self._eye, self.slot, self.publication, self._additions, self._left_out)
         self._lineage: Lineage | None = None
+        self._started: Any = None
 
     def check(self, journal_end: int | None = None) -> list[Finding]:
         """Everything that stands in the way, at once, each with the SQL that mends it; changes nothing."""
@@ -105,6 +108,7 @@ class PostgresSource(Source):
         if journal_end is not None and position > journal_end:
             raise slot_ahead(self.slot, position, journal_end)
         self._lineage = now or lineage.read(self._control, self.flow)
+        self._started = self._control.row(_STARTED)["at"]
         self._watch.rebase(self._control, self._lineage.head)
         return Prepared(self._identity(), position, self._facts(plan, position))
 
@@ -163,7 +167,11 @@ class PostgresSource(Source):
 
     def look(self) -> SourceHealth:
         """One cheap look at slot, publication and tables; lets new tables join when the flow may."""
-        return self._watch.look()
+        health = self._watch.look()
+        if self._lineage is not None and self._watch.timeline > self._lineage.timeline and self._is_same_process():
+            # A standby that was promoted under a running stream: the log goes on, and what it sends is of the new timeline.
+            self._lineage = lineage.read(self._eye, self.flow)
+        return health
 
     def renew(self, options: Any | None) -> bool:
         """Takes the dsn of `options`; a dsn without a password has it read anew from where libpq finds it."""
@@ -196,6 +204,10 @@ class PostgresSource(Source):
         """Gives back the connections."""
         self._control.close()
         self._eye.close()
+
+    def _is_same_process(self) -> bool:
+        """Whether the look reaches the very server that `prepare` has compared with the journal, not restarted since."""
+        return bool(self._eye.row(_STARTED)["at"] == self._started)
 
     def _belongings(self) -> Belongings:
         return Belongings(self._control, self.flow, self._state, self.slot, self.publication)

@@ -74,7 +74,7 @@ class Streamed:
 
     def last_frames(self, restated: Sequence[Relation], commit: bytes) -> bytes:
         """What the last piece holds: tables described anew, subtransactions that were rolled back, the commit's own frame."""
-        frames = [_frame(b"R", relation.oid, 0) for relation in restated]
+        frames = [_frame(b"R", 0, relation.oid) for relation in restated]
         frames += [_frame(b"A", self.xid, part) for part in sorted(self.gone)]
         return b"".join(frames) + commit
 
@@ -87,7 +87,7 @@ class Streamed:
         pieces = [*self.pieces, _Piece(last, np.zeros((0, 2), np.int64), again)]
         entries: list[Entry] = []
         slices: list[Slice] = []
-        valid = self._valid() | set(again)
+        valid = self.valid(book) | set(again)
         ordinal = 0
         for piece in pieces:
             catalog = book.seq
@@ -97,7 +97,7 @@ class Streamed:
                 if d in valid and not book.is_known(d.relation)
             ]
             kept = piece.shares[~np.isin(piece.shares[:, 0], gone), 1] if len(gone) else piece.shares[:, 1]
-            changes = int(kept.sum())
+            changes = int(kept.sum(dtype=np.int64))
             slices.append(piece.record._replace(catalog=catalog, ordinal=ordinal, changes=changes))
             ordinal += changes
         flags = self.flags | int(SliceFlag.PIECE | SliceFlag.STREAMED)
@@ -108,14 +108,15 @@ class Streamed:
         slices[-1] = slices[-1]._replace(flags=flags | int(SliceFlag.LAST_PIECE), transactions=1)
         return slices, entries
 
-    def _valid(self) -> set[Described]:
-        """Descriptions that count: one from a rolled-back part does not, if the server has described the table again since.
+    def valid(self, book: RelationBook) -> set[Described]:
+        """Descriptions that count: one from a rolled-back part does not, unless it is all that is known of the table.
 
-        It does so whenever the rolled-back part had changed the table; where it had not, the description still stands.
+        What the part had done to the table is undone, and the server describes it again where it is touched afterwards.
         """
         described = [d for piece in self.pieces for d in piece.described]
         newest = {d.relation.oid: d.arrival for d in described}
-        return {d for d in described if d.part not in self.gone or newest[d.relation.oid] == d.arrival}
+        alone = {oid: arrival for oid, arrival in newest.items() if not book.knows(oid)}
+        return {d for d in described if d.part not in self.gone or alone.get(d.relation.oid) == d.arrival}
 
 
 def _frame(kind: bytes, first: int, second: int) -> bytes:
@@ -164,13 +165,13 @@ class Streams:
 
     def take(self, shares: Any) -> None:
         """Changes by subtransaction, since the last piece or the last call."""
-        self._shares.append(np.array(shares, np.int64).reshape(-1, 2))
+        self._shares.append(np.array(shares, np.uint32).reshape(-1, 2))
 
     def hold(self, record: Slice, start: int, flags: int) -> None:
         """A piece of the chunk, from byte `start` of the buffer on, has been written."""
         assert self._now is not None
         described = [d._replace(offset=record.start + d.offset - start) for d in self._waiting]
-        shares = np.concatenate(self._shares) if self._shares else np.zeros((0, 2), np.int64)
+        shares = np.concatenate(self._shares) if self._shares else np.zeros((0, 2), np.uint32)
         self._now.add(record, shares, described, flags)
         self._waiting, self._shares = [], []
 
@@ -191,5 +192,10 @@ class Streams:
         del self._open[xid]
         segment, start, end, checksum = place
         last = Slice(segment, start, end, 0, 0, 0, 0, 0, 0, checksum, 0, 0, 0, 0)
+        for described in transaction.valid(self._book):
+            # From its commit on the server counts it as told, as if it had come outside of chunks.
+            oid = described.relation.oid
+            if described.arrival > self._latest.get(oid, (0, described.relation))[0]:
+                self._latest[oid] = (described.arrival, described.relation)
         slices, entries = transaction.commit(self._book, position, committed_at, last, restated)
         return (slices, entries) if entries or any(s.changes for s in slices) else ([], [])

@@ -32,8 +32,8 @@ from penstock.sources.postgres.toast.retold import retold
 
 FETCH_BYTES = 16 << 20
 """About how much is read from the server in one go."""
-_FIRST_GUESS = 64 << 10
-"""Bytes of a row of which nothing is known yet."""
+_FIRST_ROWS = 8
+"""Rows of a table of which nothing is known yet; each fetch may ask for twice as many as the one before."""
 _MOST_KEYS = 50_000
 
 
@@ -47,7 +47,7 @@ class PostgresCompleter(Completer):
         self._memory = Memory(int(recipe["cache_size"]))
         self._reselect = Reselect(str(recipe["dsn"]), str(recipe["flow"]), RdsIam.from_data(recipe.get("iam")))
         self._seen: tuple[int, int, int] | None = None
-        self._widths: dict[str, int] = {}
+        self._most: dict[str, int] = {}
 
     def complete(
         self, epoch: Epoch, bucket: int, journal: SliceReader, slices: Sequence[Slice], batches: Iterator[Batch]
@@ -86,7 +86,7 @@ class PostgresCompleter(Completer):
             return
         rows = np.unique(np.concatenate([gaps(batch, i) for i in columns]))
         while len(rows):
-            most = max(1, min(_MOST_KEYS, FETCH_BYTES // self._widths.get(table.identity, _FIRST_GUESS)))
+            most = self._most.get(table.identity, _FIRST_ROWS)
             if len(rows) <= most:
                 break
             # The cut stands before a row with a gap, and such a row never parts a LEAVE from its ENTER but by following it.
@@ -113,7 +113,8 @@ class PostgresCompleter(Completer):
         fetched = self._reselect.fetch(batch, first, columns)
         if fetched is None:
             return batch
-        self._widths[batch.table.identity] = 1 + fetched.size // max(1, len(fetched.asked))
+        width = 1 + fetched.size // max(1, len(fetched.asked))
+        self._most[batch.table.identity] = max(1, min(_MOST_KEYS, 2 * len(first), FETCH_BYTES // width))
         cells = _cells(fetched, rows, codes, len(first), gapped if self._mode == "source" else {})
         counts["toast_fetched"] += sum(len(c.rows) for c in cells.values())
         return put(batch, cells, read_later=True)

@@ -12,7 +12,7 @@ from penstock.journal.reader import SliceReader
 from penstock.journal.record import Slice, SliceFlag
 from penstock.sources.postgres.walk import u32, u64
 
-_SHORTEST = 40
+_SHORTEST = 35
 """Bytes that a frame with a RELATION message has at least."""
 
 
@@ -29,7 +29,7 @@ def _descriptions(b, pos, end, position, skip, oids, positions):  # type: ignore
             break
         if b[pos + 5] == 119:
             p = pos + 30
-            if b[p] == 82 and limit - p >= 5 + skip:
+            if b[p] == 82 and limit - p >= 5 + skip and count < len(oids):
                 oids[count] = u32(b, p + 1 + skip)
                 positions[count] = position
                 count += 1
