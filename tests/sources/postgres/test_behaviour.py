@@ -40,7 +40,8 @@ def test_copied_rows_share_one_lsn_and_have_identities_of_their_own(database: Da
         messages = tap.messages()
     assert letters(messages) == "BRICBIIIC"
     begin, *copied = [m.lsn for m in messages[-5:-1]]
-    assert {begin, *copied} == {messages[-6].commit_end}
+    # All at one place: the previous commit's end, unless the server has written something of its own in between.
+    assert set(copied) == {begin} and begin >= messages[-6].commit_end
     first, *three = captured.events("t")
     assert [e["row"]["id"] for e in three] == [1, 2, 3]
     assert {e["id"][0] for e in three} == {messages[-1].commit_end} != {first["id"][0]}
