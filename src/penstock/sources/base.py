@@ -154,6 +154,10 @@ class Source(ABC):
         """Takes fresh credentials after a refusal, from `options` if given; whether they may be others than before."""
         return False
 
+    def batching(self) -> tuple[int | None, float | None]:
+        """Rows and seconds of an epoch where the source's options say them; they stand behind the flow's own rules."""
+        return None, None
+
     def completion(self) -> dict[str, Any] | None:
         """Plain data from which every lane makes its `Completer`; None when the decoded batches are to stay as they are."""
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from pydantic import ValidationError
 
 from penstock.core.position import format_lsn
 from penstock.embedded.postgres import EmbeddedPostgres
@@ -52,13 +53,14 @@ def test_prepare_makes_publication_and_slot_once(database: Database, make: Maker
     database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     source = make()
     first, second = source.prepare(None), source.prepare(None)
-    assert first == second
+    assert (first.identity, first.start) == (second.identity, second.start)
     assert len(first.identity) == 8 and int(first.identity, 16) >= 0
     found = database.rows("SELECT plugin, temporary, failover FROM pg_replication_slots WHERE slot_name = %s", source.slot)
     assert found == [("pgoutput", False, True)]
     assert database.rows("SELECT pubname, pubviaroot, puballtables FROM pg_publication") == [("penstock_shop", True, False)]
     assert source.confirmed() == first.start <= source.head()
-    assert source.prepare(first.start) == first
+    again = source.prepare(first.start)
+    assert (again.identity, again.start) == (first.identity, first.start)
 
 
 def test_a_publication_that_is_gone_under_a_running_flow_is_not_made_again_in_silence(database: Database, make: Maker) -> None:
@@ -458,3 +460,23 @@ def test_names_from_flows_are_valid_slots_and_never_meet(flow: str) -> None:
 
 def test_two_flows_whose_names_differ_by_a_sign_have_two_slots() -> None:
     assert len({default_name(n) for n in ("my-shop", "my_shop", "My-Shop", "my.shop")}) == 4
+
+
+def test_a_new_flow_begins_where_start_lsn_says(database: Database, make: Maker) -> None:
+    database.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    begun = make().prepare(None).start
+    database.execute("INSERT INTO a VALUES (1)")
+    later = make().head()
+    assert make(start_lsn=format_lsn(later)).prepare(None).start == later
+    assert make(start_lsn=format_lsn(later)).prepare(begun).start == begun, "a journal that is there goes on where it ends"
+    with pytest.raises(SourceGap, match="beyond start_lsn"):
+        make(start_lsn=format_lsn(begun - 1)).prepare(None)
+    with pytest.raises(SourceSettings, match="ends before start_lsn"):
+        make(start_lsn="FFFF/0").prepare(None)
+    with pytest.raises(ValidationError, match="is not an LSN"):
+        PostgresOptions(dsn=database.dsn, start_lsn="here")
+
+
+def test_batch_size_and_timeout_are_said_on_the_source(database: Database, make: Maker) -> None:
+    assert make().batching() == (None, None)
+    assert make(batch_size=5, batch_timeout="3s").batching() == (5, 3.0)

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from penstock.core.options import Duration, Options
+from penstock.core.position import parse_lsn
 from penstock.core.secret import has_reference
 from penstock.sources.postgres.rds import may_know_region
 
@@ -43,6 +44,12 @@ class PostgresOptions(Options):
     """Whether an existing publication is brought in line with the patterns at every start, also one that others have made."""
     sync_publication_mode: Literal["add", "sync"] = "add"
     """What bringing in line means: add what is missing, or sync, which also drops tables that the patterns do not name."""
+    start_lsn: str | None = None
+    """Where a new flow begins (0/16B6C50), for a slot that stands before it; without it, where the slot stands."""
+    batch_size: Annotated[int, Field(ge=1)] | None = None
+    """The flow's `config.batch.max_rows`, said on the source; that and a destination's own come first."""
+    batch_timeout: Duration | None = None
+    """The flow's `config.batch.max_wait`, said on the source; that and a destination's own come first."""
     validate_replication: bool = True
     """Whether a start is refused when a setting, a right or a replica identity stands in the way, before anything is touched."""
     status_interval: Duration = 10.0
@@ -91,6 +98,13 @@ class PostgresOptions(Options):
     """URL of the token service (STS) that gives the role; AWS's own for the region when not set."""
 
     _intervals = field_validator("status_interval", "heartbeat_interval", "receive_timeout")(_at_least_a_second)
+
+    @field_validator("start_lsn")
+    @classmethod
+    def _is_position(cls, value: str | None) -> str | None:
+        if value is not None:
+            parse_lsn(value)
+        return value
 
     @field_validator("dsn")
     @classmethod

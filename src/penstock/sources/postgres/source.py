@@ -16,7 +16,9 @@ from penstock.errors import (
     SlotMissing,
     SourceDatabaseMissing,
     SourceFailed,
+    SourceGap,
     SourceRefused,
+    SourceSettings,
     TokenRefused,
 )
 from penstock.sources.base import Belonging, Prepared, Source, SourceHealth
@@ -107,6 +109,8 @@ class PostgresSource(Source):
         position = self._prepare_slot(found, follows=plan.found is None)
         if journal_end is not None and position > journal_end:
             raise slot_ahead(self.slot, position, journal_end)
+        if journal_end is None and self.options.start_lsn is not None:
+            position = self._beginning(position, parse_lsn(self.options.start_lsn))
         self._lineage = now or lineage.read(self._control, self.flow)
         self._started = self._control.row(_STARTED)["at"]
         self._watch.rebase(self._control, self._lineage.head)
@@ -182,6 +186,10 @@ class PostgresSource(Source):
             return True
         return options is not None or not has_password(self.options.dsn)
 
+    def batching(self) -> tuple[int | None, float | None]:
+        """What `batch_size` and `batch_timeout` say."""
+        return self.options.batch_size, self.options.batch_timeout
+
     def completion(self) -> dict[str, Any] | None:
         """How lanes fill unchanged TOASTed columns; it holds the dsn, so it is never logged."""
         if self.options.toast_fetch == "off":
@@ -204,6 +212,21 @@ class PostgresSource(Source):
         """Gives back the connections."""
         self._control.close()
         self._eye.close()
+
+    def _beginning(self, slot_at: int, asked: int) -> int:
+        """Where a new journal begins when `start_lsn` asks for a place; SourceGap when the slot no longer delivers from there."""
+        if asked < slot_at:
+            raise SourceGap(
+                f"The slot {self.slot} stands at {format_lsn(slot_at)}, beyond start_lsn {format_lsn(asked)}.",
+                remedy=f"Set start_lsn to {format_lsn(slot_at)} or later, or take it out: the flow begins where the slot stands.",
+                slot=self.slot,
+            )
+        if asked > self.head():
+            raise SourceSettings(
+                f"The server's log ends before start_lsn {format_lsn(asked)}.",
+                remedy="Correct start_lsn, or take it out: the flow begins where the slot stands.",
+            )
+        return asked
 
     def _is_same_process(self) -> bool:
         """Whether the look reaches the very server that `prepare` has compared with the journal, not restarted since."""
