@@ -22,6 +22,8 @@ import yaml
 
 from penstock.core.position import parse_lsn
 from penstock.destinations.files.reader import read_changes
+from penstock.sources.postgres.options import PostgresOptions
+from penstock.sources.postgres.source import PostgresSource
 from tests.conftest import Database
 
 SCHEMA = """
@@ -87,6 +89,13 @@ class FlowUnderTest:
         assert self.process is not None
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
+
+    def make_slot(self) -> None:
+        """Publication and slot as the worker would make them at its first start."""
+        definition = yaml.safe_load(self.path.read_text())
+        source = PostgresSource(self.name, PostgresOptions(**definition["source"]["options"]))
+        source.prepare(None)
+        source.close()
 
     def drain(self, seconds: float = 180) -> None:
         """Runs the worker until nothing is left."""

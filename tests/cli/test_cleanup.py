@@ -27,12 +27,6 @@ UNION ALL SELECT 'schema', nspname::text FROM pg_namespace WHERE oid > 16383 AND
 
 
 @pytest.fixture
-def database(each_database: Database) -> Database:
-    """Every test here runs on each major version."""
-    return each_database
-
-
-@pytest.fixture
 def started(database: Database, commands: Commands) -> Started:
     """Does on the server what a start of the flow does, and lays out a journal and ledger rows as a worker would."""
 

@@ -18,12 +18,6 @@ TABLES = (
 )
 
 
-@pytest.fixture
-def database(each_database: Database) -> Database:
-    """Every test here runs on each major version."""
-    return each_database
-
-
 def test_a_publication_that_is_not_there_is_named_with_the_command_that_makes_it(commands: Commands) -> None:
     code, shown = commands.publication("list")
     assert code == 1 and "publication_missing" in shown and "penstock publication sync" in shown

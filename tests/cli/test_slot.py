@@ -11,12 +11,6 @@ from tests.conftest import Database
 
 
 @pytest.fixture
-def database(each_database: Database) -> Database:
-    """Every test here runs on each major version."""
-    return each_database
-
-
-@pytest.fixture
 def made(database: Database, commands: Commands) -> Commands:
     """The flow's publication and slot, as a start would make them."""
     database.execute("CREATE TABLE a (id int PRIMARY KEY); CREATE PUBLICATION penstock_shop FOR TABLE a")

@@ -17,7 +17,7 @@ def flow(database: Database, tmp_path: Path) -> Iterator[FlowUnderTest]:
     database.execute(SCHEMA)
     made = FlowUnderTest(database, tmp_path)
     # The slot exists before the first row: what was written before it is not the stream's to deliver.
-    made.drain()
+    made.make_slot()
     yield made
     if made.process is not None and made.process.poll() is None:
         made.kill()

@@ -43,7 +43,7 @@ def exact_values(flow: FlowUnderTest) -> dict[tuple[int, int], tuple[bool, Any]]
     return found
 
 
-@pytest.mark.parametrize("mode", ["source", "full", "cache"])
+@pytest.mark.parametrize("mode", ["source", "cache"])
 def test_a_flow_that_fills_gaps_keeps_every_promise(database: Database, tmp_path: Path, mode: str) -> None:
     database.execute(SCHEMA)
     flow = FlowUnderTest(database, tmp_path, toast_fetch=mode, toast_cache_size=100)

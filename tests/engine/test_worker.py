@@ -149,6 +149,7 @@ def test_the_journal_is_enough_for_a_destination_whose_ledger_was_lost(flow: Flo
 
 
 def test_a_lost_slot_is_named_and_nothing_is_pretended(flow: FlowUnderTest, database: Database) -> None:
+    flow.drain()
     database.execute("insert into steps values (1)")
     database.execute(f"select pg_drop_replication_slot('{flow.slot}')")
     process = flow.start()
