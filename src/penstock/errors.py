@@ -194,6 +194,13 @@ class SourceUnreachable(SourceError):
     default_remedy = "Check host, port and firewall in the source's dsn, and that the server is running."
 
 
+class SourceStopping(SourceUnreachable):
+    """The server is shutting down, and waits for its readers."""
+
+    code = "source_stopping"
+    default_remedy = "Nothing to do: the worker lets the server go, and comes back when it is there again."
+
+
 class SourceRefused(SourceError):
     """The server refused the credentials or the connection itself."""
 

@@ -42,6 +42,7 @@ class CaptureSupervisor(threading.Thread):
         """`fresh` reads the source's options again where they hold references to secrets."""
         super().__init__(name="capture", daemon=True)
         self._fresh = fresh
+        self._let_go_for: PenstockError | None = None
         self._refusals = 0
         self._source, self._kind, self._journal = source, kind, journal
         self._appended = appended
@@ -109,11 +110,16 @@ class CaptureSupervisor(threading.Thread):
         failures = 0
         while True:
             began = time.monotonic()
+            self._let_go_for = None
             error = self._hear()
             if self._stopping.is_set():
                 return
             failures = 0 if time.monotonic() - began > STEADY else failures
-            error = error or SourceFailed(f"the capture process ended without a word (exit code {self._exit_code})")
+            error = (
+                error
+                or self._let_go_for
+                or SourceFailed(f"the capture process ended without a word (exit code {self._exit_code})")
+            )
             while not self._stopping.is_set():
                 if not self._may_pass(error):
                     self.error = error
@@ -142,6 +148,14 @@ class CaptureSupervisor(threading.Thread):
                     error = SourceFailed(f"capture could not be started: {type(failure).__name__}: {failure}")
             if self._stopping.is_set():
                 self._end_process()
+                return
+
+    def let_go(self, error: PenstockError) -> None:
+        """Ends the connection of the running capture, because of that error; it is made again as after any loss."""
+        with self._lock:
+            if self._process is not None:
+                self._let_go_for = error
+                self._process.kill()
 
     def _may_pass(self, error: PenstockError) -> bool:
         """Whether another try makes sense; a refused login does while the secret is being changed at both ends."""

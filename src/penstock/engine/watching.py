@@ -12,7 +12,7 @@ import structlog
 from penstock.core.finding import Finding
 from penstock.core.options import format_size
 from penstock.core.position import format_lsn
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, SourceStopping
 from penstock.sources.base import Source, SourceHealth
 
 _log = structlog.get_logger()
@@ -31,9 +31,11 @@ class SourceWatch(threading.Thread):
         remember: Callable[[dict[str, Any]], None],
         ended: Callable[[], None],
         interval: float = INTERVAL,
+        let_go: Callable[[PenstockError], None] = lambda _: None,
     ) -> None:
         super().__init__(name="source watch", daemon=True)
         self._source, self._remember, self._ended, self._interval = source, remember, ended, interval
+        self._let_go = let_go
         self._stopping = threading.Event()
         self._reported_at = 0.0
         self._warned: dict[str, tuple[str, float]] = {}
@@ -67,6 +69,9 @@ class SourceWatch(threading.Thread):
             health = self._source.look()
         except PenstockError as error:
             self._note_trouble(f"{error.code}: {error.message}")
+            if isinstance(error, SourceStopping):
+                # It waits until its readers confirm everything or go, and we confirm only what destinations have.
+                self._let_go(error)
             return None
         except Exception as error:
             # The flow does not depend on being looked at.

@@ -137,7 +137,7 @@ class Worker:
         for loop in self._loops:
             loop.start()
         supervisor.begin(prepared)
-        self._source_watch = SourceWatch(self._source, self._remember, self._news.set)
+        self._source_watch = SourceWatch(self._source, self._remember, self._news.set, let_go=supervisor.let_go)
         self._source_watch.start()
         _log.info(
             "flow started",

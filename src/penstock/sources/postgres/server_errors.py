@@ -19,6 +19,7 @@ from penstock.errors import (
     SourceRefused,
     SourceRights,
     SourceSettings,
+    SourceStopping,
     SourceUnreachable,
 )
 from penstock.sources.postgres.conninfo import Where, resolve
@@ -186,6 +187,8 @@ def _slots_used_up(error: ServerError, where: Where) -> SourceError:
 
 
 def _not_now(error: ServerError, where: Where) -> SourceError:
+    if "shutting down" in _said(error):
+        return SourceStopping(f"{_place(where)} is shutting down.")
     return SourceUnreachable(
         f"{_place(where)} takes no connections now: {_said(error)}.",
         remedy="Nothing to do while the server starts or stops; the worker goes on trying.",

@@ -289,6 +289,12 @@ class PostgresSource(Source):
         if self.options.ensure_publication or self.options.sync_publication:
             for statement in publication.changes(self.publication, plan):
                 self._control.execute(statement)
+            for table in plan.missing:
+                _log.warning(
+                    "table joined the flow's publication; rows written before are not delivered",
+                    table=table.qualified,
+                    publication=self.publication,
+                )
         self._state.record("publication", self.publication, "made" if plan.found.made_here else "found", facts)
 
     def _prepare_slot(self, found: slot.Slot | None, *, follows: bool) -> int:

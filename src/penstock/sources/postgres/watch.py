@@ -217,7 +217,7 @@ class PostgresWatch:
 
     def _narrowed(self, sentences: list[str], now: Inventory, removed: list[int], since: int) -> PublicationNarrowed:
         add = ", ".join(now.existing[oid] for oid in removed)
-        fix = f"ALTER PUBLICATION {quoted(self._publication)} ADD TABLE {add};" if add else "Widen it again by hand"
+        fix = f"ALTER PUBLICATION {quoted(self._publication)} ADD TABLE {add};" if add else "Widen it again by hand."
         return PublicationNarrowed(
             f"The publication {self._publication} sends less than it did: {'; '.join(sentences)}. Such changes after"
             f" {format_lsn(since)} may be missing from the stream.",
