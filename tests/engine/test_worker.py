@@ -104,8 +104,8 @@ def test_a_second_worker_of_the_flow_is_refused_and_changes_nothing(flow: FlowUn
 
 
 def test_a_destination_that_fails_holds_back_nobody_else(flow: FlowUnderTest, database: Database) -> None:
-    flow.drain()
     """Another process holds the DuckDB file; the files go on, and DuckDB catches up when it is free."""
+    flow.drain()
     holder = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(f"""
             import duckdb, sys
