@@ -14,6 +14,7 @@ import structlog
 from penstock.core.position import format_lsn
 from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.engine import supervisor
+from penstock.engine.watching import SourceWatch
 from penstock.errors import (
     PenstockError,
     PublicationMissing,
@@ -65,6 +66,29 @@ def test_a_server_that_restarts_is_found_again_and_nothing_is_lost(server: Embed
             server.run(f"insert into t values ({number * 10 + 1})")
         flow.drain()
     assert flow.ids() == [0, 1, 10, 11, 20, 21]
+
+
+def test_a_server_that_shuts_down_is_let_go_while_a_destination_is_behind(server: EmbeddedPostgres, tmp_path: Path) -> None:
+    """It would wait for its reader to confirm what no destination has."""
+    flow = Supervised(server.dsn(), tmp_path, confirms=False)
+    with structlog.testing.capture_logs() as logs, flow.running():
+        assert flow.supervisor is not None
+        watch = SourceWatch(flow.source, lambda _: None, lambda: None, interval=0.5, let_go=flow.supervisor.let_go)
+        watch.start()
+        server.run("insert into t values (0)")
+        flow.drain()
+        flow.supervisor.confirm(flow.slices()[-1].last)
+        wait_until(lambda: flow.source.confirmed() >= flow.slices()[-1].last)
+        server.run("insert into t values (1)")
+        flow.drain()
+        server.restart("fast")
+        assert "source_stopping" in retries(logs)
+        server.run("insert into t values (2)")
+        wait_until(lambda: watch.trouble is None)
+        flow.drain()
+        watch.stop()
+        watch.join()
+    assert flow.ids() == [0, 1, 2]
 
 
 @pytest.mark.slow
