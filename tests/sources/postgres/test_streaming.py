@@ -12,12 +12,13 @@ from penstock.errors import SourceSettings
 from penstock.journal import retention
 from penstock.journal.catalog import Catalog
 from penstock.journal.reader import JournalTail, SliceReader
-from penstock.journal.record import SliceFlag
+from penstock.journal.record import Slice, SliceFlag
 from penstock.journal.segment import catalog_path
 from penstock.journal.writer import JournalWriter
 from penstock.sources.postgres import assembly
 from penstock.sources.postgres import walk as w
 from penstock.sources.postgres.control import Control
+from penstock.sources.postgres.decoder import PostgresDecoder
 from penstock.sources.postgres.options import PostgresOptions
 from penstock.sources.postgres.relation import RelationBook
 from penstock.sources.postgres.source import PostgresSource
@@ -342,37 +343,77 @@ def transaction(position: int, filler: int) -> bytes:
     return b"".join(map(frame, (begin, message, b"I" + struct.pack(">I", 9) + ROW, commit)))
 
 
+class Fed:
+    """An assembly that is given the server's bytes by hand."""
+
+    def __init__(self, database: Database, directory: Path) -> None:
+        self.journal = JournalWriter(directory, segment_bytes=2000)
+        self.journal.begin(1)
+        self._control = Control(database.dsn, "flow")
+        self._made = assembly.Assembly(self.journal, RelationBook(self._control, TypeBook(self._control, True), {}, {}, 0))
+
+    def feed(self, *messages: bytes, published: bool = True) -> None:
+        data = b"".join(messages)
+        self._made.room()[: len(data)] = data
+        self._made.arrived(len(data))
+        self._made.take()
+        if published:
+            self._made.publish(bare=True)
+
+    def close(self) -> None:
+        self.journal.close()
+        self._control.close()
+
+
+def chunk(number: int, *messages: bytes) -> bytes:
+    """A chunk of a streamed transaction; its messages come without the id."""
+    part = struct.pack(">I", number)
+    inside = [frame(m[:1] + part + m[1:]) for m in messages]
+    return b"".join([frame(b"S" + part + b"\1"), *inside, frame(b"E")])
+
+
+def commit(number: int, position: int) -> bytes:
+    return frame(b"c" + struct.pack(">I", number) + b"\0" + struct.pack(">QQQ", position, position, 0))
+
+
+def test_of_two_streamed_transactions_the_newer_description_stays_in_force(database: Database, tmp_path: Path) -> None:
+    """The older one commits last; the server has counted the newer one as told, and does not repeat it."""
+    wide = struct.pack(">I", 9) + b"public\0t\0d" + struct.pack(">H", 2) + b"\1id\0" + struct.pack(">Ii", 23, -1)
+    wide += b"\0v\0" + struct.pack(">Ii", 25, -1)
+    cell = b"t" + struct.pack(">I", 1)
+    row = b"I" + struct.pack(">I", 9) + b"N" + struct.pack(">H", 2) + cell + b"2" + cell + b"v"
+    fed = Fed(database, tmp_path)
+    fed.feed(chunk(7, b"R" + RELATION, b"I" + struct.pack(">I", 9) + ROW))
+    fed.feed(chunk(8, b"R" + wide, row), commit(8, 20))
+    fed.feed(commit(7, 30))
+    end = b"C\0" + struct.pack(">QQQ", 40, 40, 0)
+    fed.feed(frame(b"B" + struct.pack(">QQI", 40, 0, 5)), frame(row), frame(end))
+    fed.close()
+    reader, tail, slices = SliceReader(tmp_path), JournalTail(tmp_path, 1), list[Slice]()
+    while part := tail.read():
+        slices += part
+    rows = [r for b in PostgresDecoder().decode(reader, slices, 0, 1, lambda t: True) for r in b.rows.to_pylist()]
+    tail.close()
+    reader.close()
+    assert sorted(map(str, rows)) == sorted(map(str, [{"id": 2, "v": "v"}, {"id": 1}, {"id": 2, "v": "v"}]))
+
+
 def test_retention_knows_what_has_committed_and_is_not_published_yet(database: Database, tmp_path: Path) -> None:
     """A roll between a streamed transaction's commit and its note: its old segments stay until it is passed."""
-    journal = JournalWriter(tmp_path, segment_bytes=2000)
-    journal.begin(1)
-    control = Control(database.dsn, "flow")
-    book = RelationBook(control, TypeBook(control, True), {}, {}, 0)
-    made = assembly.Assembly(journal, book)
-
-    def feed(data: bytes, *, published: bool = True) -> None:
-        made.room()[: len(data)] = data
-        made.arrived(len(data))
-        made.take()
-        if published:
-            made.publish(bare=True)
-
-    number = struct.pack(">I", 7)
-    chunk = [b"S" + number + b"\1", b"R" + number + RELATION, b"I" + number + struct.pack(">I", 9) + ROW, b"E"]
-    feed(frame(b"B" + struct.pack(">QQI", 10, 0, 5)) + frame(b"R" + RELATION) + frame(b"C\0" + struct.pack(">QQQ", 10, 10, 0)))
-    feed(b"".join(map(frame, chunk)))
+    fed = Fed(database, tmp_path)
+    begin, end = b"B" + struct.pack(">QQI", 10, 0, 5), b"C\0" + struct.pack(">QQQ", 10, 10, 0)
+    fed.feed(frame(begin), frame(b"R" + RELATION), frame(end))
+    fed.feed(chunk(7, b"R" + RELATION, b"I" + struct.pack(">I", 9) + ROW))
     for position in range(20, 120, 10):
-        feed(transaction(position, 900))
-    commit = frame(b"c" + number + b"\0" + struct.pack(">QQQ", 200, 200, 0))
-    journal._segment_bytes = 1 << 20
-    feed(commit, published=False)
-    journal._segment_bytes = 1
-    feed(transaction(210, 900))
-    journal._segment_bytes = 2000
+        fed.feed(transaction(position, 900))
+    fed.journal._segment_bytes = 1 << 20
+    fed.feed(commit(7, 200), published=False)
+    fed.journal._segment_bytes = 1
+    fed.feed(transaction(210, 900))
+    fed.journal._segment_bytes = 2000
     for position in range(300, 350, 10):
-        feed(transaction(position, 900))
-    journal.close()
-    control.close()
+        fed.feed(transaction(position, 900))
+    fed.close()
     retention.trim(tmp_path, 190, 0, 0, now=2e10)
     reader = SliceReader(tmp_path)
     tail = JournalTail(tmp_path, 190)
