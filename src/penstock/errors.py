@@ -30,7 +30,8 @@
     │   ├── JournalCorrupt         journal_corrupt          manual
     │   ├── JournalUnwritable      journal_unwritable       timed
     │   ├── JournalLocked          journal_locked           timed
-    │   └── JournalTrimmed         journal_trimmed          manual
+    │   ├── JournalTrimmed         journal_trimmed          manual
+    │   └── JournalFull            journal_full             manual
     ├── DecodeFailed               decode_failed            manual
     ├── DestinationError
     │   ├── DestinationUnreachable destination_unreachable  timed
@@ -361,6 +362,16 @@ class JournalTrimmed(JournalError):
 
     code = "journal_trimmed"
     default_remedy = "Raise `config.journal.retention`, and load the destination again."
+
+
+class JournalFull(JournalError):
+    """A destination was given up because what it had not taken filled the journal."""
+
+    code = "journal_full"
+    default_remedy = (
+        "Load the destination again once it works. `config.journal.max_bytes` says how far one may fall behind,"
+        " `config.journal.when_full: pause` waits for it instead."
+    )
 
 
 class DecodeFailed(PenstockError):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.core.flow import Flow
-from penstock.engine.acknowledgement import allowed
+from penstock.engine.acknowledgement import allowed, waits_for
 
 REACHED = {"a": 10, "b": 20, "c": 30}
 
@@ -38,3 +38,21 @@ def flow(config: dict[str, Any], optional: tuple[str, ...] = ()) -> Flow:
 )
 def test_the_policy_decides(config: dict[str, Any], optional: tuple[str, ...], expected: int) -> None:
     assert allowed(flow(config, optional), REACHED, journal=99) == expected
+
+
+@pytest.mark.parametrize(
+    ("config", "optional", "expected"),
+    [
+        ({}, (), "abc"),
+        ({"ack_policy": "primary", "primary_destination": "b"}, (), "b"),
+        ({"ack_policy": "required"}, ("a",), "bc"),
+        ({"ack_policy": "required"}, ("a", "b", "c"), "abc"),
+        ({"ack_policy": "quorum", "quorum": 1}, (), "c"),
+        ({"ack_policy": "quorum", "quorum": 2}, (), "bc"),
+        ({"ack_policy": "quorum", "quorum": 3}, (), "abc"),
+        ({"ack_policy": "journal"}, (), ""),
+    ],
+)
+def test_whom_the_policy_waits_for(config: dict[str, Any], optional: tuple[str, ...], expected: str) -> None:
+    made = flow(config, optional)
+    assert "".join(name for name in REACHED if waits_for(made, name, REACHED)) == expected

@@ -53,6 +53,9 @@ class JournalRules(Options):
     """How long a segment is kept after every destination has passed it."""
     max_bytes: Size = 50 << 30
     """Segments that every destination has passed are trimmed early when the journal grows past this."""
+    when_full: Literal["auto", "pause", "fail"] = "auto"
+    """What happens when a destination that is behind pins more than max_bytes: `pause` stops reading from the source until it has
+    caught up, `fail` gives that destination up, `auto` pauses for one that ack_policy waits for and fails any other."""
 
 
 class FlowRules(Options):
@@ -66,6 +69,9 @@ class FlowRules(Options):
     """How many destinations `ack_policy: quorum` waits for."""
     give_up_policy: Literal["on_retry_exhaustion", "never"] = "on_retry_exhaustion"
     """Whether a destination that used up its retries fails for good or is tried for ever."""
+    failure_mode: Literal["hold_slot", "drop_slot"] = "hold_slot"
+    """When the flow fails for good: `hold_slot` keeps its place in the source's log, which the server keeps growing for it;
+    `drop_slot` gives the place up, so that the server's disk is safe and the flow has to begin anew."""
     retry: RetryRules = Field(default_factory=RetryRules)
     """How a failing destination is tried again."""
     batch: BatchRules = Field(default_factory=BatchRules)
@@ -83,6 +89,8 @@ class DestinationUse(ConnectorUse):
     """Whether `ack_policy: required` waits for it."""
     batch: BatchRules = Field(default_factory=BatchRules)
     """Overrides the flow's batch rules for this destination."""
+    retry: RetryRules | None = None
+    """How this destination is tried again; the flow's rules when not set."""
 
 
 class Flow(Options):

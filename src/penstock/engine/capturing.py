@@ -1,7 +1,7 @@
 """The capture child process: makes a source's capture from plain data and lets it run. `python -m penstock.engine.capturing`.
 
-Lines of JSON on stdin and stdout. The worker says the setup first, then `begin`, `confirm`, `probe`, `stop`; the child says
-`opened`, `appended`, `told`, `error`. The end of stdin is the end of the worker, and of the child.
+Lines of JSON on stdin and stdout. The worker says the setup first, then `begin`, `confirm`, `probe`, `hold`, `stop`; the
+child says `opened`, `appended`, `told`, `error`. The end of stdin is the end of the worker, and of the child.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ class PipeLink(Link):
         self._confirmed = 0
         self._probes = 0
         self._stopping = False
+        self._held = False
         self._call: Callable[[], None] = lambda: None
         self._output = os.fdopen(os.dup(1), "wb", buffering=0)
         # Whatever a library prints must not be taken for a message.
@@ -47,6 +48,11 @@ class PipeLink(Link):
     def probes(self) -> int:
         """How many times the worker has asked where the log stands."""
         return self._probes
+
+    @property
+    def held(self) -> bool:
+        """Whether the journal is full."""
+        return self._held
 
     def on_confirmed(self, call: Callable[[], None]) -> None:
         """Has `call` called whenever `confirmed` has grown."""
@@ -76,6 +82,8 @@ class PipeLink(Link):
                 self._call()
             elif "probe" in message:
                 self._probes += 1
+            elif "hold" in message:
+                self._held = bool(message["hold"])
             elif "stop" in message:
                 self._stopping = True
         self._stopping = True

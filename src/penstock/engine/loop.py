@@ -82,6 +82,7 @@ class DestinationLoop(threading.Thread):
         self._planner: Planner | None = None
         self.status = status
         self.error: PenstockError | None = None
+        self._given_up: PenstockError | None = None
 
     def notice(self) -> None:
         """The journal has grown."""
@@ -115,7 +116,15 @@ class DestinationLoop(threading.Thread):
                 if not self._try_again(DestinationFailed(f"{self.status.name}: {type(error).__name__}: {error}")):
                     self._fail(DestinationFailed(f"{self.status.name}: {type(error).__name__}: {error}"))
                     return
-        self.status.state = "stopped"
+        if self._given_up is not None:
+            self._fail(self._given_up)
+            return
+        self.status.become("stopped")
+
+    def give_up(self, error: PenstockError) -> None:
+        """Ends the loop for good, for a reason that lies outside of it."""
+        self._given_up = error
+        self.stop()
 
     def is_idle(self) -> bool:
         """Whether everything that the journal shows has been delivered."""
@@ -260,7 +269,8 @@ class DestinationLoop(threading.Thread):
         self._warn_of(summed.get("nulled", Counter()))
         status.position, status.epochs = epoch.upto, status.epochs + 1
         status.lag_seconds = time.time() - began
-        status.state, status.attempts, status.error = "ok", 0, None
+        status.attempts = 0
+        status.become("ok")
         self._rate.count(time.monotonic())
         self._moved()
 
@@ -287,7 +297,7 @@ class DestinationLoop(threading.Thread):
             self.status.position = mark
             self._moved()
         if self.status.state in ("starting", "retrying") and mark:
-            self.status.state, self.status.error = "ok", None
+            self.status.become("ok")
         self._news.wait(min(IDLE_WAIT, max(0.0, self._planner.seconds_left())))
         self._news.clear()
 
@@ -325,14 +335,13 @@ class DestinationLoop(threading.Thread):
         """Waits as the retry rules say; false when they are used up or the error will not go away."""
         status = self.status
         status.attempts += 1
-        status.error = error.to_data()
         if error.retry != "timed" or (self._give_up and status.attempts >= self._retry.max_attempts):
             return False
-        status.state = "retrying"
         # The logarithm keeps a destination that is down for days from a number that no float can hold.
         steps = math.log(max(1.0, self._retry.max / max(self._retry.base, 1e-3))) / math.log(max(self._retry.factor, 1.0001))
         pause = min(self._retry.max, self._retry.base * self._retry.factor ** min(status.attempts - 1, steps + 1))
         pause *= random.uniform(0.5, 1.0)
+        status.become("retrying", error.to_data(), time.time() + pause)
         _log.warning(
             "destination failed, trying again",
             destination=status.name,
@@ -348,7 +357,7 @@ class DestinationLoop(threading.Thread):
 
     def _fail(self, error: PenstockError) -> None:
         self.error = error
-        self.status.state, self.status.error = "failed", error.to_data()
+        self.status.become("failed", error.to_data())
         _log.error("destination failed", destination=self.status.name, code=error.code, reason=error.message, remedy=error.remedy)
         self._moved()
 

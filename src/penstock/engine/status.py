@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal
@@ -29,8 +30,18 @@ class DestinationStatus:
     epochs: int = 0
     epochs_per_second: float = 0.0
     attempts: int = 0
+    since: float = field(default_factory=time.time)
+    """When the present state began (Unix time)."""
+    next_try: float | None = None
+    """When a destination that failed is tried again (Unix time)."""
     error: dict[str, object] | None = None
     """Code, message and remedy of what is wrong now."""
+
+    def become(self, state: State, error: dict[str, object] | None = None, next_try: float | None = None) -> None:
+        """Notes the state, since when, and why."""
+        if state != self.state:
+            self.state, self.since = state, time.time()
+        self.error, self.next_try = error, next_try
 
 
 @dataclass(frozen=True)

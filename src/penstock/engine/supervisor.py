@@ -49,6 +49,7 @@ class CaptureSupervisor(threading.Thread):
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._confirmed = 0
+        self._holding = False
         self._stopping = threading.Event()
         self._exit_code: int | None = None
         self.journal_mark = 0
@@ -76,7 +77,7 @@ class CaptureSupervisor(threading.Thread):
     def begin(self, prepared: Prepared) -> None:
         """Lets the child copy, and keeps it copying from now on."""
         self._say({"begin": prepared.start, "recipe": self._source.recipe()})
-        self._say({"confirm": self._confirmed})
+        self._resume_talk()
         self.start()
 
     def confirm(self, position: int) -> None:
@@ -88,6 +89,12 @@ class CaptureSupervisor(threading.Thread):
     def probe(self) -> None:
         """Asks for a fresh mark of where the log stands."""
         self._say({"probe": 1})
+
+    def hold(self, held: bool) -> None:
+        """Lets the child read no more of the source's log, or go on."""
+        if held != self._holding:
+            self._holding = held
+            self._say({"hold": held})
 
     def stop(self, seconds: float = 5.0) -> None:
         """Ends the child in order, else by force."""
@@ -140,7 +147,7 @@ class CaptureSupervisor(threading.Thread):
                     self._refusals = 0
                     _log.info("capture goes on", **prepared.facts)
                     self._say({"begin": prepared.start, "recipe": self._source.recipe()})
-                    self._say({"confirm": self._confirmed})
+                    self._resume_talk()
                     break
                 except PenstockError as failure:
                     error = failure
@@ -183,6 +190,12 @@ class CaptureSupervisor(threading.Thread):
         if opened["cut"]:
             _log.info("journal tail cut off", bytes=opened["cut"])
         return opened
+
+    def _resume_talk(self) -> None:
+        """What a new child must know beside its order."""
+        self._say({"confirm": self._confirmed})
+        if self._holding:
+            self._say({"hold": True})
 
     def _hear(self) -> PenstockError | None:
         """Follows one child to its end; returns why it ended, if it said."""

@@ -23,12 +23,13 @@ from penstock.engine.lanes import Lanes
 from penstock.engine.loop import DestinationLoop
 from penstock.engine.places import hold, journal_directory, ledger_path, run_directory, staging_directory
 from penstock.engine.planner import Limits
+from penstock.engine.pressure import Standing, relief
 from penstock.engine.session import SparkHost
 from penstock.engine.status import DestinationStatus, WorkerStatus
 from penstock.engine.supervisor import CaptureSupervisor
 from penstock.engine.switchboard import Switchboard
 from penstock.engine.watching import SourceWatch
-from penstock.errors import PenstockError, SourceError, TableWithoutKey, from_data
+from penstock.errors import JournalFull, LedgerError, PenstockError, SourceError, TableWithoutKey, from_data
 from penstock.journal.retention import journal_size, oldest_position, trim
 from penstock.ledger.ledger import Ledger
 from penstock.sources.base import Source
@@ -59,6 +60,8 @@ class Worker:
         self._board: Switchboard | None = None
         self._ledger: Ledger | None = None
         self._generation = 0
+        self._failed = False
+        self._holding = False
         self._trimmed_at = 0.0
         self._source_card = connectors.find("source", flow.source.type)
         self._source: Source = self._source_card.load("source")(
@@ -77,6 +80,7 @@ class Worker:
             self._watch(max_empty_reads)
         except PenstockError as error:
             outcome = ("failed", f"{error.code}: {error.message}")
+            self._failed = self._has_failed() and not isinstance(error, LedgerError)
             raise
         finally:
             self._shut_down(outcome)
@@ -226,7 +230,7 @@ class Worker:
             "staging": str(self._place(use).staging),
             "journal": str(self._journal),
         }
-        rules, retry = (use.batch, self.flow.config.batch), self.flow.config.retry
+        rules, retry = (use.batch, self.flow.config.batch), use.retry or self.flow.config.retry
         capabilities = card.capabilities
         rows, wait = self._source.batching()
         limits = Limits(
@@ -281,7 +285,7 @@ class Worker:
             if self._source_watch is not None and self._source_watch.error is not None:
                 raise self._source_watch.error
             self._check_loops()
-            self._trim()
+            self._keep_journal()
             if max_empty_reads is None:
                 continue
             count = sum(loop.status.epochs for loop in self._loops)
@@ -309,23 +313,65 @@ class Worker:
         return False
 
     def _check_loops(self) -> None:
-        if self._loops and all(loop.error is not None for loop in self._loops):
+        if self._has_failed():
             self._raise_failed()
+
+    def _has_failed(self) -> bool:
+        """Whether nothing of the flow can go on: no destination, or no source."""
+        lost = self._supervisor is not None and self._supervisor.error is not None
+        return lost or (bool(self._loops) and all(loop.error is not None for loop in self._loops))
 
     def _raise_failed(self) -> None:
         for loop in self._loops:
             if loop.error is not None:
                 raise loop.error
 
-    def _trim(self) -> None:
-        if time.monotonic() - self._trimmed_at < TRIM_INTERVAL:
+    def _keep_journal(self) -> None:
+        """Trims the journal, from time to time and when it is full; a full one that cannot be trimmed is the policy's."""
+        rules, size = self.flow.config.journal, journal_size(self._journal)
+        full = size > rules.max_bytes
+        if full or time.monotonic() - self._trimmed_at >= TRIM_INTERVAL:
+            self._trimmed_at = time.monotonic()
+            kept = [loop.status.position for loop in self._loops if not isinstance(loop.error, JournalFull)]
+            removed = trim(self._journal, min(kept, default=0), rules.retention, rules.max_bytes)
+            if removed:
+                _log.info("journal trimmed", segments=len(removed))
+                size = journal_size(self._journal)
+        self._relieve(size)
+
+    def _relieve(self, size: int) -> None:
+        assert self._supervisor is not None
+        standings = [
+            Standing(loop.status.name, loop.status.position, loop.is_idle(), isinstance(loop.error, JournalFull))
+            for loop in self._loops
+        ]
+        act = relief(self.flow, size, standings, self._holding)
+        if act.hold != self._holding:
+            self._holding = act.hold
+            self._supervisor.hold(act.hold)
+            if act.hold:
+                _log.warning("journal full, the source is not read until destinations have caught up", bytes=size)
+            else:
+                _log.info("journal has room, the source is read again", bytes=size)
+        if act.give_up is not None:
+            next(loop for loop in self._loops if loop.status.name == act.give_up.facts["destination"]).give_up(act.give_up)
+
+    def _give_up_slot(self) -> None:
+        """The flow has failed for good, and its rules say that the server is not to keep anything for it."""
+        if not self._failed or self.flow.config.failure_mode != "drop_slot":
             return
-        self._trimmed_at = time.monotonic()
-        rules = self.flow.config.journal
-        passed = min(loop.status.position for loop in self._loops)
-        removed = trim(self._journal, passed, rules.retention, rules.max_bytes)
-        if removed:
-            _log.info("journal trimmed", segments=len(removed))
+        try:
+            gone = self._source.release()
+        except PenstockError as error:
+            _log.error("the flow's place in the source's log could not be given up", code=error.code, reason=error.message)
+            return
+        if gone is not None:
+            _log.error(
+                "the flow's place in the source's log was given up",
+                gone=gone,
+                reason="failure_mode: drop_slot",
+                remedy="What committed since is not in the journal: begin the flow anew (`penstock flow cleanup --local`).",
+            )
 
     def _shut_down(self, outcome: tuple[str, str | None]) -> None:
         """Ends everything, in the order in which it depends on each other; one part's trouble does not keep the next one up."""
@@ -336,6 +382,7 @@ class Worker:
                     stack.callback(self._ledger.leave, self.flow.name, self._generation, *outcome)
                     stack.callback(self._remember, self._source.remember())
             stack.callback(self._source.close)
+            stack.callback(self._give_up_slot)
             if self._source_watch is not None:
                 self._source_watch.stop()
             stack.callback(self._host.stop)

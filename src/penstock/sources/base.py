@@ -139,6 +139,10 @@ class Source(ABC):
         """
         return []
 
+    def release(self) -> str | None:
+        """Gives up the flow's place in the server's log, if the flow has made it; returns what went. Idempotent."""
+        return None
+
     def recall(self, memory: Mapping[str, Any]) -> None:
         """What `remember` gave at an earlier time; empty when there was none."""
 
@@ -183,6 +187,11 @@ class Link(ABC):
     @abstractmethod
     def probes(self) -> int:
         """How many times the worker has asked where the log stands; each wants a mark from the server's next answer."""
+
+    @property
+    def held(self) -> bool:
+        """Whether to read no more for now, because the journal is full; the server is still told what it may forget."""
+        return False
 
     @abstractmethod
     def on_confirmed(self, call: Callable[[], None]) -> None:

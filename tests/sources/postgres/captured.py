@@ -28,6 +28,7 @@ class PlainLink(Link):
         self.position = 0
         self.ended = False
         self.asked = 0
+        self.holding = False
         self.heard: list[int] = []
         self._call: Callable[[], None] = lambda: None
 
@@ -42,6 +43,10 @@ class PlainLink(Link):
     @property
     def probes(self) -> int:
         return self.asked
+
+    @property
+    def held(self) -> bool:
+        return self.holding
 
     def on_confirmed(self, call: Callable[[], None]) -> None:
         self._call = call

@@ -397,3 +397,24 @@ def test_keepalives_of_an_idle_table_do_not_fill_the_buffer(tmp_path: Path) -> N
     assert made.publish(bare=True)
     assert writer.mark == 500
     writer.close()
+
+
+def test_while_the_journal_is_full_nothing_is_read_and_the_server_is_told_what_it_may_forget(
+    database: Database, tmp_path: Path
+) -> None:
+    database.execute("create table t (id int primary key)")
+    with Captured(database, tmp_path, status_interval="1s").running() as captured:
+        database.execute("insert into t values (1)")
+        captured.drain()
+        captured.link.holding = True
+        captured.link.confirm(captured.mark)
+        wait_until(lambda: captured.mark in captured.link.heard)
+        database.execute("insert into t values (2)")
+        # The pause between two looks at the link is over when the server has been told once more.
+        told = len(captured.link.heard)
+        captured.link.confirm(captured.mark + 1)
+        wait_until(lambda: len(captured.link.heard) > told)
+        assert [e["row"]["id"] for e in captured.events("t")] == [1]
+        captured.link.holding = False
+        captured.drain()
+    assert [e["row"]["id"] for e in captured.events("t")] == [1, 2]

@@ -174,3 +174,16 @@ def test_rows_that_somebody_wrote_by_hand_stop_no_flow(database: Database, make:
     source.prepare(None)
     assert [t.name for t in source.discover()] == ["a"]
     assert bad(source.check()) == []
+
+
+def test_the_flows_place_in_the_log_is_given_up_only_if_the_flow_has_made_it(database: Database, make: Maker) -> None:
+    database.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    source = make()
+    source.prepare(None)
+    assert source.release() == f"slot {source.slot}"
+    assert source.release() is None
+    assert database.rows("SELECT kind FROM penstock.source_state") == [("publication",)]
+    database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", source.slot)
+    assert source.release() is None
+    assert database.rows("SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s", source.slot) == [(1,)]
+    database.execute("SELECT pg_drop_replication_slot(%s)", source.slot)

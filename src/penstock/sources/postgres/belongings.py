@@ -42,15 +42,28 @@ class Belongings:
                 raise one.blocked
         going = [one for one in found if one.made and one.kind in ("slot", "publication")]
         for one in going:
-            if one.kind == "slot":
-                statement = SQL("SELECT pg_catalog.pg_drop_replication_slot({})").format(Literal(one.name))
-            else:
-                statement = SQL("DROP PUBLICATION {}").format(Identifier(one.name))
-            self._control.execute(statement)
-            self._state.forget(one.kind, one.name)
+            self._drop(one)
         for row in self._state.rows():
             self._state.forget(row.kind, row.name)
         return [*going, *(Belonging(kind, name, True) for kind, name in self._state.drop_empty())]
+
+    def drop_slot(self, name: str) -> str | None:
+        """Drops the slot of that name if the flow has made it; its record goes with it."""
+        for one in self.look():
+            if one.kind == "slot" and one.name == name and one.made:
+                if one.blocked is not None:
+                    raise one.blocked
+                self._drop(one)
+                return f"slot {name}"
+        return None
+
+    def _drop(self, one: Belonging) -> None:
+        if one.kind == "slot":
+            statement = SQL("SELECT pg_catalog.pg_drop_replication_slot({})").format(Literal(one.name))
+        else:
+            statement = SQL("DROP PUBLICATION {}").format(Identifier(one.name))
+        self._control.execute(statement)
+        self._state.forget(one.kind, one.name)
 
     def _slot_of(self, name: str, made: set[str], recorded: set[str]) -> Belonging | None:
         found = slot.find(self._control, name)

@@ -79,6 +79,12 @@ class PostgresCapture(Capture):
         probes, asked, marked_at = 0, False, 0.0
         interval = float(self.recipe["heartbeat_interval"])
         while not link.stopping:
+            if link.held:
+                # The server waits with its stream; the teller goes on, so that it does not take us for gone.
+                pulse.heard()
+                teller.check()
+                time.sleep(WAIT)
+                continue
             got = _gulp(connection, assembly)
             if got:
                 pulse.heard()

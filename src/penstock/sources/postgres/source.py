@@ -153,6 +153,10 @@ class PostgresSource(Source):
         """Removes the slot, the publication and the record that the flow has made, and nothing else; idempotent."""
         return self._belongings().drop()
 
+    def release(self) -> str | None:
+        """Drops the slot, if the flow has made it."""
+        return self._belongings().drop_slot(self.slot)
+
     def recall(self, memory: Mapping[str, Any]) -> None:
         """What `remember` gave; the next `prepare` compares the server with it."""
         if "lineage" in memory:
