@@ -28,16 +28,16 @@ lint: setup ## style, types and the walls between rooms
 	@$(BIN)/lint-imports --no-cache
 
 check: lint ## lint and the fast tests, in under two minutes
-	@$(BIN)/pytest -q -n $(JOBS) -m 'not slow and not chaos'
+	@$(BIN)/pytest -q -n $(JOBS) --dist worksteal -m 'not slow and not chaos'
 
 test: setup ## every test but the long chaos runs
-	@$(BIN)/pytest -n $(JOBS) -m 'not chaos'
+	@$(BIN)/pytest -n $(JOBS) --dist worksteal -m 'not chaos'
 
 chaos: setup ## kill everything at every failpoint and at random, under load
 	@$(BIN)/pytest -m chaos
 
-bench: setup ## measure lanes, capture, decoding, the whole path, latency, memory and TOAST
-	@for one in lanes capture decode path latency memory toast; do echo "== bench/$$one"; $(BIN)/python -m bench.$$one || exit 1; done
+bench: setup ## measure lanes, capture, decoding, the whole path, fan-out, latency, memory and TOAST
+	@for one in lanes capture decode path fanout latency memory toast; do echo "== bench/$$one"; $(BIN)/python -m bench.$$one || exit 1; done
 
 clean: ## remove .venv and what tools have left
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist src/*.egg-info

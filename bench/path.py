@@ -6,8 +6,8 @@ import argparse
 import tempfile
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 from bench.capture import run_capture
@@ -15,30 +15,45 @@ from bench.processes import Meter, wait_until
 from bench.workload import PUBLICATION, make_backlog, make_server, make_table
 from penstock.core.flow import Flow
 from penstock.embedded.postgres import EmbeddedPostgres
+from penstock.engine.status import WorkerStatus
 from penstock.engine.supervisor import CaptureSupervisor
 from penstock.engine.worker import Worker
 from penstock.sources.base import Prepared
 
 
-def flow_to(server: EmbeddedPostgres, slot: str, kind: str, options: dict[str, Any], parallelism: int) -> Flow:
-    """A flow from the bench's slot to one destination."""
+def flow_to(server: EmbeddedPostgres, slot: str, kinds: list[str], directory: Path, parallelism: int) -> Flow:
+    """A flow from the bench's slot to destinations of these kinds."""
     source = {"dsn": server.dsn("postgres"), "slot": slot, "publication": PUBLICATION, "ensure_publication": False}
+    destinations = []
+    for i, kind in enumerate(kinds):
+        options = {"path": str(directory / (f"log{i}" if kind == "files" else f"bench{i}.duckdb"))}
+        destinations.append({"name": f"{kind}{i}", "type": kind, "options": options, "batch": {"max_wait": "0ms"}})
     return Flow.model_validate(
         {
-            "name": f"bench_{kind}",
+            "name": f"bench_{slot}",
             "source": {"type": "postgres", "options": source},
-            "destinations": [{"name": kind, "type": kind, "options": options, "batch": {"max_wait": "0ms"}}],
+            "destinations": destinations,
             "parallelism": parallelism,
         }
     )
 
 
-def drain(server: EmbeddedPostgres, slot: str, kind: str, end: int, parallelism: int) -> tuple[float, Meter]:
-    """Seconds from the moment capture may begin, lanes standing, to the last checkpoint; and who used what meanwhile."""
+@dataclass(frozen=True)
+class Drained:
+    """How long the backlog took, from the moment capture may begin, lanes standing."""
+
+    capture: float
+    """Seconds until the journal had it."""
+    last: float
+    """Seconds until every destination had it."""
+    meter: Meter
+
+
+def drain(server: EmbeddedPostgres, slot: str, kinds: list[str], end: int, parallelism: int) -> Drained:
+    """Drains the slot to destinations of these kinds side by side."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
         path = Path(directory)
-        options = {"path": str(path / ("log" if kind == "files" else "bench.duckdb"))}
-        worker = Worker(flow_to(server, slot, kind, options, parallelism), path / "state")
+        worker = Worker(flow_to(server, slot, kinds, path, parallelism), path / "state")
         ready, go = threading.Event(), threading.Event()
         begin = CaptureSupervisor.begin
 
@@ -48,6 +63,9 @@ def drain(server: EmbeddedPostgres, slot: str, kind: str, end: int, parallelism:
             go.wait()
             begin(supervisor, prepared)
 
+        def reached(status: WorkerStatus) -> bool:
+            return all(d.position >= end for d in status.destinations)
+
         thread = threading.Thread(target=worker.run)
         with mock.patch.object(CaptureSupervisor, "begin", begin_when_ready):
             thread.start()
@@ -55,11 +73,13 @@ def drain(server: EmbeddedPostgres, slot: str, kind: str, end: int, parallelism:
             with Meter() as meter:
                 started = time.perf_counter()
                 go.set()
-                wait_until(lambda: not thread.is_alive() or worker.status().destinations[0].position >= end, 600, "no end")
+                wait_until(lambda: not thread.is_alive() or worker.status().journal_mark >= end, 600, "no end of the journal")
+                capture = time.perf_counter() - started
+                wait_until(lambda: not thread.is_alive() or reached(worker.status()), 600, "no end")
                 seconds = time.perf_counter() - started
         worker.stop()
         thread.join()
-        return seconds, meter
+        return Drained(capture, seconds, meter)
 
 
 def main() -> None:
@@ -78,10 +98,10 @@ def main() -> None:
         floor, _, _, _ = run_capture(server, "alone", end)
         print(f"capture alone: {rows / floor:,.0f} rows/s ({floor:.1f} s)", flush=True)
         for kind in kinds:
-            seconds, meter = drain(server, kind, kind, end, given.parallelism)
+            done = drain(server, kind, [kind], end, given.parallelism)
             print(
-                f"{kind}: {rows / seconds:,.0f} rows/s ({seconds:.1f} s), {seconds / floor:.2f} of capture alone | "
-                f"CPU s {meter.cpu()} | peak MB {dict(meter.peak)}",
+                f"{kind}: {rows / done.last:,.0f} rows/s ({done.last:.1f} s), {done.last / floor:.2f} of capture alone | "
+                f"CPU s {done.meter.cpu()} | peak MB {dict(done.meter.peak)}",
                 flush=True,
             )
 

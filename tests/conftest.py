@@ -55,6 +55,19 @@ def pytest_configure() -> None:
     os.environ.setdefault("NUMBA_CACHE_DIR", str(kernel_directory()))
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest tests first, shared out among the processes, so that none of them works on alone at the end."""
+
+    def haste(item: pytest.Item) -> int:
+        limit = item.get_closest_marker("timeout")
+        return 0 if limit is not None else 1 if item.get_closest_marker("slow") is not None else 2
+
+    ordered = sorted(items, key=haste)
+    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    items[:] = [item for share in range(count) for item in ordered[share::count]]
+
+
 @pytest.fixture(scope="session", autouse=True)
 def penstock_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A home of its own for the tests; what is costly to make stays in the user's cache."""
