@@ -15,7 +15,7 @@ from tests.flows import SCHEMA, FlowUnderTest, assert_duckdb_equals_source, wait
 def test_a_flow_that_was_cleaned_up_begins_anew(database: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     database.execute(SCHEMA)
     flow = FlowUnderTest(database, tmp_path, parallelism=1)
-    flow.drain()
+    flow.make_slot()
     database.execute("INSERT INTO accounts VALUES (1, 1)")
     flow.drain()
     cleanup = ["flow", "cleanup", str(flow.path), "--state", str(flow.state), "--yes"]
@@ -24,7 +24,7 @@ def test_a_flow_that_was_cleaned_up_begins_anew(database: Database, tmp_path: Pa
     assert process.wait(120) == 1
     assert "slot_missing" in flow.output() and "penstock flow cleanup" in flow.output()
     assert run([*cleanup, "--remove-state"]) == 0
-    flow.drain()
+    flow.make_slot()
     database.execute("INSERT INTO accounts VALUES (2, 2); UPDATE accounts SET v = 3 WHERE id = 1")
     flow.drain()
     assert_duckdb_equals_source(flow)

@@ -91,9 +91,6 @@ def test_a_worker_drains_and_ends_with_0_and_goes_on_where_it_was(site: Site) ->
     ended, shown = site.run(flow, "--max-empty-reads", "2")
     assert ended == 0, shown
     assert site.rows() == 1000
-    site.database.execute("UPDATE a SET v = 'y' WHERE id <= 10")
-    assert site.run(flow, "--max-empty-reads", "2")[0] == 0
-    assert site.rows() == 1010
 
 
 @pytest.mark.slow

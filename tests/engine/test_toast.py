@@ -47,7 +47,7 @@ def exact_values(flow: FlowUnderTest) -> dict[tuple[int, int], tuple[bool, Any]]
 def test_a_flow_that_fills_gaps_keeps_every_promise(database: Database, tmp_path: Path, mode: str) -> None:
     database.execute(SCHEMA)
     flow = FlowUnderTest(database, tmp_path, toast_fetch=mode, toast_cache_size=100)
-    flow.drain()
+    flow.make_slot()
     flow.start()
     with load(database, seed=11) as commits:
         wait_until(lambda: commits[0] > 400, 120, flow.output())
@@ -87,7 +87,7 @@ def test_values_written_as_null_are_said_once_per_table(database: Database, tmp_
     )
     flow = FlowUnderTest(database, tmp_path)
     flow.path.write_text(flow.path.read_text().replace("path:", "on_unrepresentable: 'null'\n    path:"))
-    flow.drain()
+    flow.make_slot()
     process = flow.start()
     for number in range(3):
         database.execute(f"insert into odd values ({number}, 'NaN'); insert into strange values ({number}, 'NaN')")
