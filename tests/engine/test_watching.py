@@ -6,6 +6,7 @@ import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 
 import duckdb
@@ -85,6 +86,7 @@ def test_a_quiet_flow_lags_less_than_a_megabyte_within_two_heartbeats_of_a_busy_
     database.server.run(f"create database {neighbour.name}")
     try:
         neighbour.execute("create table busy (v text)")
+        flow.path.write_text(flow.path.read_text().replace("    dsn:", "    emit_empty: true\n    dsn:"))
         flow.start()
         database.execute("insert into steps values (1)")
         flow.wait_for_progress()
@@ -93,5 +95,11 @@ def test_a_quiet_flow_lags_less_than_a_megabyte_within_two_heartbeats_of_a_busy_
         head = parse_lsn(str(database.rows("select pg_current_wal_flush_lsn()::text")[0][0]))
         wait_until(lambda: head - (flow.confirmed() or 0) < 1 << 20, 2 * HEARTBEAT, flow.output())
         flow.assert_nothing_confirmed_early()
+        # `emit_empty`: what the neighbour wrote is an epoch without changes, and spans follow each other.
+        with closing(sqlite3.connect(f"file:{flow.state / 'ledger.db'}?mode=ro", uri=True)) as connection:
+            query = "select after, upto, changes from epochs where destination = 'log' and state = 'closed' order by number"
+            spans = connection.execute(query).fetchall()
+        assert any(changes == 0 for _, _, changes in spans)
+        assert all(first[1] == second[0] for first, second in pairwise(spans))
     finally:
         database.server.run(f"drop database {neighbour.name} with (force)")

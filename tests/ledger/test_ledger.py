@@ -63,6 +63,7 @@ def test_an_older_generation_can_write_nothing(ledger: Ledger) -> None:
         lambda: ledger.close_epoch(planned, old),
         lambda: ledger.advance("shop", "warehouse", 500, old),
         lambda: ledger.begin("shop", "other", 1, old),
+        lambda: ledger.record_empty(epoch(2, old)),
     ):
         with pytest.raises(LedgerFenced):
             write()
@@ -77,6 +78,18 @@ def test_a_checkpoint_never_moves_back(ledger: Ledger) -> None:
     ledger.advance("shop", "warehouse", 50, generation)
     ledger.advance("shop", "warehouse", 40, generation)
     assert ledger.checkpoint("shop", "warehouse") == Checkpoint(50, 0)
+
+
+def test_an_empty_epoch_is_recorded_with_its_span(tmp_path: Path, ledger: Ledger) -> None:
+    generation = ledger.take_over("shop", "5ec0ffee", "{}")
+    ledger.begin("shop", "warehouse", 10, generation)
+    ledger.record_empty(epoch(1, generation, after=10))
+    assert ledger.checkpoint("shop", "warehouse") == Checkpoint(20, 1)
+    assert ledger.planned("shop", "warehouse") == []
+    with sqlite3.connect(tmp_path / "ledger.db") as connection:
+        found = connection.execute("select number, after, upto, changes, state from epochs").fetchall()
+    connection.close()
+    assert found == [(1, 10, 20, 0, "closed")]
 
 
 def test_a_flow_on_another_source_is_refused(ledger: Ledger) -> None:

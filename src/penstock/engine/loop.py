@@ -292,8 +292,14 @@ class DestinationLoop(threading.Thread):
         assert self._planner is not None
         mark = self._planner.idle_mark
         if mark > self._checkpoint.position:
-            self._ledger.advance(self._flow, self.status.name, mark, self._generation)
-            self._checkpoint = Checkpoint(mark, self._checkpoint.epoch)
+            number = self._checkpoint.epoch
+            if self._limits.record_empty:
+                number += 1
+                names = (self._flow, self.status.name, self._source)
+                self._ledger.record_empty(Epoch(*names, number, self._checkpoint.position, mark, 1, self._generation))
+            else:
+                self._ledger.advance(self._flow, self.status.name, mark, self._generation)
+            self._checkpoint = Checkpoint(mark, number)
             self.status.position = mark
             self._moved()
         if self.status.state in ("starting", "retrying") and mark:

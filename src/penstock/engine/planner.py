@@ -24,6 +24,8 @@ class Limits:
     max_bytes: int
     max_wait: float
     parallelism: int
+    record_empty: bool = False
+    """A stretch without changes is an epoch of its own."""
 
 
 @dataclass(frozen=True)

@@ -232,12 +232,13 @@ class Worker:
         }
         rules, retry = (use.batch, self.flow.config.batch), use.retry or self.flow.config.retry
         capabilities = card.capabilities
-        rows, wait = self._source.batching()
+        said = self._source.batching()
         limits = Limits(
-            max_rows=_first(rules[0].max_rows, rules[1].max_rows, rows, MAX_ROWS),
+            max_rows=_first(rules[0].max_rows, rules[1].max_rows, said.rows, MAX_ROWS),
             max_bytes=_first(rules[0].max_bytes, rules[1].max_bytes, int(capabilities.get("max_bytes", 64 << 20))),
-            max_wait=_first(rules[0].max_wait, rules[1].max_wait, wait, float(capabilities.get("max_wait", 0.0))),
+            max_wait=_first(rules[0].max_wait, rules[1].max_wait, said.wait, float(capabilities.get("max_wait", 0.0))),
             parallelism=self.flow.parallelism,
+            record_empty=said.empty,
         )
         return DestinationLoop(
             flow=self.flow.name,

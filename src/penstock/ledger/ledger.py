@@ -158,6 +158,15 @@ class Ledger:
             if following is not None:
                 _PLAN.run(c, **following.to_data(), changes=changes, t=_now())
 
+    def record_empty(self, epoch: Epoch) -> None:
+        """Moves the checkpoint over a stretch of the log that holds nothing, and keeps it as an epoch without changes."""
+        with self._fenced(epoch.flow, epoch.generation) as c:
+            keys = {"f": epoch.flow, "d": epoch.destination}
+            _PLAN.run(c, **epoch.to_data(), changes=0, t=_now())
+            _CLOSE.run(c, **keys, n=epoch.number, t=_now())
+            _MOVE.run(c, **keys, n=epoch.number, t=_now(), p=epoch.upto)
+            _FORGET.run(c, **keys, n=epoch.number - HISTORY)
+
     def advance(self, flow: str, destination: str, position: int, generation: int) -> None:
         """Moves a checkpoint over a stretch of the log that holds nothing."""
         with self._fenced(flow, generation) as c:

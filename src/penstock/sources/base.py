@@ -91,6 +91,17 @@ class Belonging:
     """Why it cannot go now."""
 
 
+@dataclass(frozen=True)
+class Batching:
+    """What a source's options may say of epochs."""
+
+    rows: int | None = None
+    wait: float | None = None
+    """Seconds."""
+    empty: bool = False
+    """A stretch of the log that holds nothing is recorded as an epoch of its own."""
+
+
 class Source(ABC):
     """Driver half; `flow` is the flow's name, from which slot and publication get theirs."""
 
@@ -158,9 +169,9 @@ class Source(ABC):
         """Takes fresh credentials after a refusal, from `options` if given; whether they may be others than before."""
         return False
 
-    def batching(self) -> tuple[int | None, float | None]:
-        """Rows and seconds of an epoch where the source's options say them; they stand behind the flow's own rules."""
-        return None, None
+    def batching(self) -> Batching:
+        """What the source's options say of epochs; it stands behind the flow's own rules."""
+        return Batching()
 
     def completion(self) -> dict[str, Any] | None:
         """Plain data from which every lane makes its `Completer`; None when the decoded batches are to stay as they are."""

@@ -22,6 +22,7 @@ from penstock.errors import (
     SourceUnreachable,
     TablesMissing,
 )
+from penstock.sources.base import Batching
 from penstock.sources.postgres import slot
 from penstock.sources.postgres.options import PostgresOptions, default_name
 from penstock.sources.postgres.source import PostgresSource
@@ -478,5 +479,5 @@ def test_a_new_flow_begins_where_start_lsn_says(database: Database, make: Maker)
 
 
 def test_batch_size_and_timeout_are_said_on_the_source(database: Database, make: Maker) -> None:
-    assert make().batching() == (None, None)
-    assert make(batch_size=5, batch_timeout="3s").batching() == (5, 3.0)
+    assert make().batching() == Batching(None, None, empty=False)
+    assert make(batch_size=5, batch_timeout="3s", emit_empty=True).batching() == Batching(5, 3.0, empty=True)

@@ -50,6 +50,9 @@ class PostgresOptions(Options):
     """The flow's `config.batch.max_rows`, said on the source; that and a destination's own come first."""
     batch_timeout: Duration | None = None
     """The flow's `config.batch.max_wait`, said on the source; that and a destination's own come first."""
+    emit_empty: bool = False
+    """Whether a stretch of the log without changes is recorded as an epoch of its own, about every heartbeat, for schedules that
+    go by epochs."""
     validate_replication: bool = True
     """Whether a start is refused when a setting, a right or a replica identity stands in the way, before anything is touched."""
     status_interval: Duration = 10.0

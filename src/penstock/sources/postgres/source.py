@@ -21,7 +21,7 @@ from penstock.errors import (
     SourceSettings,
     TokenRefused,
 )
-from penstock.sources.base import Belonging, Prepared, Source, SourceHealth
+from penstock.sources.base import Batching, Belonging, Prepared, Source, SourceHealth
 from penstock.sources.postgres import catalog, lineage, logical_messages, publication, slot, standbys
 from penstock.sources.postgres.belongings import Belongings
 from penstock.sources.postgres.control import Control, has_password
@@ -190,9 +190,9 @@ class PostgresSource(Source):
             return True
         return options is not None or not has_password(self.options.dsn)
 
-    def batching(self) -> tuple[int | None, float | None]:
-        """What `batch_size` and `batch_timeout` say."""
-        return self.options.batch_size, self.options.batch_timeout
+    def batching(self) -> Batching:
+        """What `batch_size`, `batch_timeout` and `emit_empty` say."""
+        return Batching(self.options.batch_size, self.options.batch_timeout, self.options.emit_empty)
 
     def completion(self) -> dict[str, Any] | None:
         """How lanes fill unchanged TOASTed columns; it holds the dsn, so it is never logged."""
