@@ -70,6 +70,8 @@ class Lanes:
         self._failure: str | None = None
         self._arrived = threading.Condition()
         self._connections: dict[int, Connection] = {}
+        self.process_ids: dict[int, int] = {}
+        """The process of each lane that has called in, for people and for tests."""
         self._stopping = False
         self._asking = _Asking([])
 
@@ -248,6 +250,7 @@ class Lanes:
         with self._arrived:
             former = self._connections.pop(lane, None)
             self._connections[lane] = connection
+            self.process_ids[lane] = int(hello["pid"])
             self._arrived.notify_all()
         if former is not None:
             former.close()

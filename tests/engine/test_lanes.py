@@ -1,0 +1,78 @@
+"""Lanes that hang: given up after a while, replaced, and nobody else's lanes are touched."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.core.epoch import Epoch
+from penstock.engine import lanes as module
+from penstock.engine.lanes import Lanes
+from penstock.engine.session import SparkHost
+from penstock.engine.switchboard import Switchboard
+from penstock.errors import LaneSilent
+from penstock.journal.record import pack_slices
+from tests.processes import is_gone, wait_until
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def board() -> Iterator[Switchboard]:
+    made = Switchboard()
+    yield made
+    made.close()
+
+
+def standing(spark: SparkHost, board: Switchboard, name: str, directory: Path) -> Lanes:
+    """The one lane of a files destination, called in."""
+    setup = {
+        "flow": "shop",
+        "name": name,
+        "destination": "files",
+        "options": {"path": str(directory / name)},
+        "source": "postgres",
+        "completion": None,
+        "staging": str(directory / "staging"),
+        "journal": str(directory / "journal"),
+    }
+    made = Lanes(spark, board, f"shop/{name}", setup, 1)
+    made.begin()
+    wait_until(made.are_ready)
+    return made
+
+
+def descriptor(name: str) -> dict[str, Any]:
+    """An epoch without changes."""
+    epoch = Epoch("shop", name, "src1", 1, 0, 10, 1, 1)
+    return {"epoch": epoch.to_data(), "bucket": 0, "slices": pack_slices([])}
+
+
+def test_a_lane_that_hangs_is_given_up_and_the_next_one_does_its_work(
+    spark: SparkHost, board: Switchboard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging = standing(spark, board, "hanging", tmp_path)
+    process = hanging.process_ids[0]
+    other = standing(spark, board, "other", tmp_path)
+    try:
+        os.kill(process, signal.SIGSTOP)
+        hanging.ask([descriptor("hanging")])
+        monkeypatch.setattr(module, "SILENCE", 1.0)
+        with pytest.raises(LaneSilent, match="hanging gave no sign of life"):
+            hanging.gather()
+        monkeypatch.setattr(module, "SILENCE", 60.0)
+        other.ask([descriptor("other")])
+        assert [receipt["rows"] for receipt in other.gather()] == [0]
+        # What the loop does after any error that passes: the lanes begin again, and the epoch is asked anew.
+        hanging.begin()
+        hanging.ask([descriptor("hanging")])
+        assert [receipt["rows"] for receipt in hanging.gather()] == [0]
+        wait_until(lambda: is_gone(process))
+    finally:
+        hanging.close()
+        other.close()
