@@ -43,7 +43,7 @@ def standing(spark: SparkHost, board: Switchboard, name: str, directory: Path) -
     }
     made = Lanes(spark, board, f"shop/{name}", setup, 1)
     made.begin()
-    wait_until(made.are_ready)
+    wait_until(made.are_ready, 120)
     return made
 
 
@@ -72,7 +72,7 @@ def test_a_lane_that_hangs_is_given_up_and_the_next_one_does_its_work(
         hanging.begin()
         hanging.ask([descriptor("hanging")])
         assert [receipt["rows"] for receipt in hanging.gather()] == [0]
-        wait_until(lambda: is_gone(process))
+        wait_until(lambda: is_gone(process), 60)
     finally:
         hanging.close()
         other.close()

@@ -12,6 +12,9 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+KERNELS_KEPT = 8
+"""How many states of the sources keep their compiled kernels."""
+
 
 def home_directory() -> Path:
     """Where penstock keeps what belongs to this user: `PENSTOCK_HOME`, else `~/.penstock`."""
@@ -39,7 +42,17 @@ def kernel_directory() -> Path:
         text = path.read_bytes()
         if b"numba" in text:
             digest.update(text)
-    return cache_directory(f"numba/{digest.hexdigest()[:16]}")
+    root, name = cache_directory("numba"), digest.hexdigest()[:16]
+    if not (root / name).exists():
+        _prune(root, keep=KERNELS_KEPT)
+    return cache_directory(f"numba/{name}")
+
+
+def _prune(root: Path, keep: int) -> None:
+    """Leaves the directories that were written last; one that is still used by another version is made again by it."""
+    with contextlib.suppress(OSError):
+        for old in sorted((p for p in root.iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime)[:-keep]:
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def shared_directory(name: str) -> Path:

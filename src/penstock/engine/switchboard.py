@@ -6,15 +6,21 @@ import contextlib
 import os
 import secrets
 import shutil
+import socket
 import tempfile
 import threading
 import time
 from collections.abc import Callable
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, Listener
+from pathlib import Path
 from typing import Any
 
 from penstock.engine.messages import receive
+
+PREFIX = "penstock-lanes-"
+OLD = 3600.0
+"""Seconds after which a directory may be one that a killed worker has left."""
 
 Called = Callable[[int, Connection, dict[str, Any]], None]
 
@@ -24,7 +30,8 @@ class Switchboard:
 
     def __init__(self) -> None:
         # A socket's path may have 107 bytes, so it cannot lie in the state directory.
-        self._directory = tempfile.mkdtemp(prefix="penstock-")
+        _sweep()
+        self._directory = tempfile.mkdtemp(prefix=PREFIX)
         self.address = os.path.join(self._directory, "lanes")
         self.secret = secrets.token_bytes(32)
         self._listener = Listener(self.address, "AF_UNIX", backlog=128, authkey=self.secret)
@@ -63,3 +70,24 @@ class Switchboard:
             except (KeyError, EOFError, ConnectionError, ValueError):
                 # A lane of a job that was given up: closing the connection ends it.
                 connection.close()
+
+
+def _sweep() -> None:
+    """Removes what killed workers of this user have left: old directories in whose socket nobody listens."""
+    for place in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError):
+            facts = place.lstat()
+            if facts.st_uid == os.getuid() and time.time() - facts.st_mtime > OLD and not _listens(place / "lanes"):
+                shutil.rmtree(place, ignore_errors=True)
+
+
+def _listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError:
+            return True
+        return True
