@@ -296,7 +296,10 @@ class DestinationLoop(threading.Thread):
             if self._limits.record_empty:
                 number += 1
                 names = (self._flow, self.status.name, self._source)
-                self._ledger.record_empty(Epoch(*names, number, self._checkpoint.position, mark, 1, self._generation))
+                empty = Epoch(*names, number, self._checkpoint.position, mark, 1, self._generation)
+                # The destination counts along: an epoch that it has not seen would look like one that it has lost.
+                self._destination.commit(empty, [])
+                self._ledger.record_empty(empty)
             else:
                 self._ledger.advance(self._flow, self.status.name, mark, self._generation)
             self._checkpoint = Checkpoint(mark, number)
