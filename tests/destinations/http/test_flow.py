@@ -60,8 +60,10 @@ def test_everything_arrives_through_failures_and_a_kill(
     flow.make_slot()
     database.execute("insert into items select g, 0 from generate_series(1, 300) g")
     flow.start()
-    wait_until(lambda: len(server.taken) > 150, 90, flow.output())
-    flow.kill()
+    try:
+        wait_until(lambda: len(server.taken) > 150, 90, "too little has arrived")
+    finally:
+        flow.kill()
     database.execute("update items set v = v + 1 where id % 3 = 0; update items set id = id + 1000 where id = 7")
     database.execute("delete from items where id = 9")
     flow.drain()
