@@ -37,6 +37,8 @@
     │   ├── DestinationUnreachable destination_unreachable  timed
     │   ├── DestinationUnwritable  destination_unwritable   timed
     │   ├── DestinationFailed      destination_failed       timed
+    │   ├── DestinationRefused     destination_refused      manual
+    │   ├── ChangeRefused          change_refused           manual
     │   ├── TableWithoutKey        table_without_key        manual
     │   ├── SchemaRefused          schema_refused           manual
     │   ├── TruncateRefused        truncate_refused         manual
@@ -409,6 +411,22 @@ class DestinationFailed(DestinationError):
     code = "destination_failed"
     retry = "timed"
     default_remedy = "The destination's message says more; delivery is tried again."
+
+
+class DestinationRefused(DestinationError):
+    """The destination refuses whatever is sent: credentials, address or kind of request are not what it takes."""
+
+    code = "destination_refused"
+    default_remedy = "Check the destination's address and credentials, then start the flow again; nothing was skipped."
+
+
+class ChangeRefused(DestinationError):
+    """The destination refuses this one change for good; others it may well take."""
+
+    code = "change_refused"
+    default_remedy = (
+        "Correct what the destination objects to and start the flow again, or exclude the table; nothing was skipped."
+    )
 
 
 class TableWithoutKey(DestinationError):

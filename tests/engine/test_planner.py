@@ -108,6 +108,9 @@ def test_small_epochs_and_key_changes_use_one_lane(tmp_path: Path) -> None:
     journal(tmp_path / "moved", [{"flags": int(SliceFlag.KEY_CHANGE)}] * 2, size=SMALL_BYTES)
     moved = Planner(tmp_path / "moved", 100, LIMITS).next()
     assert moved is not None and moved.buckets(4) == 1
+    journal(tmp_path / "emptied", [{"flags": int(SliceFlag.TRUNCATE)}] * 2, size=SMALL_BYTES)
+    emptied = Planner(tmp_path / "emptied", 100, LIMITS).next()
+    assert emptied is not None and (emptied.buckets(4), emptied.buckets(4, truncates_alone=True)) == (4, 1)
 
 
 def test_the_idle_mark_is_known_only_when_nothing_waits(tmp_path: Path) -> None:

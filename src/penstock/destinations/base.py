@@ -13,8 +13,13 @@ For every epoch, in this order:
    times with the same tables; it creates what is missing, changes what has a new version, and loses nothing that is there.
 3. `Writer.write(epoch, bucket, batches)` in `epoch.buckets` lanes. **May run more than once for one bucket, also at the same
    time** (a lane that was lost may still be writing when its successor starts): so it either stages under a name that no
-   other attempt uses, or sends something that is idempotent by event id. Nothing it stages may be visible to a reader.
-   Rows of one key arrive in log order and only in one bucket.
+   other attempt uses, or sends something that is idempotent by event id (its card says `sends`). Nothing it stages may be
+   visible to a reader; what it sends is. Rows of one key arrive in log order and only in one bucket. An epoch with a key
+   change has one bucket, for a destination that sends also one with a TRUNCATE.
+   A writer that may wait for long calls `progress` about every second meanwhile, from the thread of `write`: a lane without
+   a sign of life is given up, and when nobody wants the work any more `progress` raises, which `write` lets pass.
+   A change that the destination refuses for good is ChangeRefused; where `sets_aside` is true it is listed in the receipt
+   instead, the later changes of its key with it, and the rest goes on.
 4. `commit(epoch, receipts)` on the driver with exactly one receipt per bucket, of the attempts that won, in bucket order.
    When it returns, everything in the receipts is durable and visible, together, with the epoch's `upto` as position where
    the destination can hold one. It may be called again for an epoch that it already committed (a crash between commit and
@@ -36,7 +41,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -51,8 +56,8 @@ from penstock.core.schema import TableSchema
 
 Receipt = Mapping[str, Any]
 """Plain data (msgpack-able): `rows`, `bytes`, `tables` {schema.table: rows}, `counts` {name: n} for things that must be
-counted, `nulled` {schema.table: n} for values that were written as NULL by policy, and whatever else the destination's own
-commit needs."""
+counted, `nulled` {schema.table: n} for values that were written as NULL by policy, `refused` [{schema, table, position,
+ordinal, code, reason}] for changes that were set aside, and whatever else the destination's own commit needs."""
 
 
 @dataclass(frozen=True)
@@ -136,8 +141,17 @@ class Destination(ABC):
         """Gives back connections; called once, also after errors."""
 
 
+def _nobody_asks() -> None:
+    """What `progress` does where no lane has set it."""
+
+
 class Writer(ABC):
     """Executor half: made in a lane from plain data, kept between epochs."""
+
+    sets_aside: bool = False
+    """Whether changes that are refused for good go into the receipt instead of ending the epoch; set before `write`."""
+    progress: Callable[[], None] = staticmethod(_nobody_asks)
+    """A sign of life, set by the lane; may be called as often as one likes."""
 
     def __init__(self, place: Place, options: Any) -> None:
         self.place = place

@@ -21,7 +21,7 @@ from penstock.core.card import Kind
 from penstock.core.epoch import Epoch
 from penstock.destinations.base import Place, Writer
 from penstock.engine.messages import receive, send
-from penstock.errors import DestinationFailed, PenstockError
+from penstock.errors import DestinationFailed, ExtraMissing, PenstockError
 from penstock.journal.reader import SliceReader
 from penstock.journal.record import unpack_slices
 from penstock.observe.failpoints import reach
@@ -97,7 +97,9 @@ class Work:
         if self._completer is not None:
             batches = self._completer.complete(epoch, bucket, self._journal, slices, batches)
         reach("lane.before_write")
-        receipt = self._writer.write(epoch, bucket, _signs_of_life(batches, connection, descriptor["ask"]))
+        pulse = _Pulse(connection, descriptor["ask"])
+        self._writer.progress = pulse.beat
+        receipt = self._writer.write(epoch, bucket, pulse.over(batches))
         reach("lane.after_write")
         if self._completer is None:
             return dict(receipt)
@@ -111,15 +113,26 @@ class Work:
         self._journal.close()
 
 
-def _signs_of_life(batches: Iterator[Batch], connection: Connection, ask: int) -> Iterator[Batch]:
-    said = time.monotonic()
-    rows = 0
-    for batch in batches:
-        rows += len(batch)
-        if time.monotonic() - said > PROGRESS:
-            said = time.monotonic()
-            send(connection, {"ask": ask, "progress": rows})
-        yield batch
+class _Pulse:
+    """Signs of life for one asking, at most one every PROGRESS seconds; ConnectionError when the driver has gone on."""
+
+    def __init__(self, connection: Connection, ask: int) -> None:
+        self._connection, self._ask = connection, ask
+        self._said = time.monotonic()
+        self._rows = 0
+
+    def over(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """The batches, with a sign whenever one is taken."""
+        for batch in batches:
+            self._rows += len(batch)
+            self.beat()
+            yield batch
+
+    def beat(self) -> None:
+        """A sign, if the last one is long enough ago."""
+        if time.monotonic() - self._said > PROGRESS:
+            self._said = time.monotonic()
+            send(self._connection, {"ask": self._ask, "progress": self._rows})
 
 
 def warm() -> None:
@@ -130,6 +143,9 @@ def warm() -> None:
             try:
                 module = importlib.import_module(card.load(part).__module__)
                 getattr(module, "warm", lambda: None)()
+            except ExtraMissing:
+                # The business of a flow that names the connector.
+                continue
             except Exception as error:
-                # An extra that is not installed, or a connector that is broken, is the business of the flow that names it.
+                # As is a connector that is broken.
                 sys.stderr.write(f"{card.kind} {card.name} could not be warmed: {type(error).__name__}: {error}\n")

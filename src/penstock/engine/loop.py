@@ -220,7 +220,7 @@ class DestinationLoop(threading.Thread):
         return epoch
 
     def _epoch(self, plan: Plan, after: Checkpoint) -> Epoch:
-        buckets = plan.buckets(self._limits.parallelism)
+        buckets = plan.buckets(self._limits.parallelism, truncates_alone=self._limits.truncates_alone)
         names = (self._flow, self.status.name, self._source)
         return Epoch(*names, after.epoch + 1, after.position, plan.upto, buckets, self._generation)
 
@@ -349,7 +349,8 @@ class DestinationLoop(threading.Thread):
         # The logarithm keeps a destination that is down for days from a number that no float can hold.
         steps = math.log(max(1.0, self._retry.max / max(self._retry.base, 1e-3))) / math.log(max(self._retry.factor, 1.0001))
         pause = min(self._retry.max, self._retry.base * self._retry.factor ** min(status.attempts - 1, steps + 1))
-        pause *= random.uniform(0.5, 1.0)
+        # A destination that says when to come again knows better than the rules.
+        pause = max(pause * random.uniform(0.5, 1.0), float(error.facts.get("retry_after", 0)))
         status.become("retrying", error.to_data(), time.time() + pause)
         _log.warning(
             "destination failed, trying again",

@@ -26,6 +26,8 @@ class Limits:
     parallelism: int
     record_empty: bool = False
     """A stretch without changes is an epoch of its own."""
+    truncates_alone: bool = False
+    """Whether an epoch with a TRUNCATE is for one lane only: no lane could tell when the others have sent what comes before."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +51,10 @@ class Plan:
         """Whether it begins with a new table version."""
         return any(s.flags & SliceFlag.SCHEMA for s in self.slices)
 
-    def buckets(self, parallelism: int) -> int:
+    def buckets(self, parallelism: int, *, truncates_alone: bool = False) -> int:
         """How many lanes share it: one when it is small, or when a row changes its key and may take columns along."""
-        if any(s.flags & SliceFlag.KEY_CHANGE for s in self.slices):
+        alone = SliceFlag.KEY_CHANGE | SliceFlag.TRUNCATE if truncates_alone else SliceFlag.KEY_CHANGE
+        if any(s.flags & alone for s in self.slices):
             return 1
         return parallelism if sum(s.size for s in self.slices) >= SMALL_BYTES else 1
 

@@ -239,6 +239,7 @@ class Worker:
             max_wait=_first(rules[0].max_wait, rules[1].max_wait, said.wait, float(capabilities.get("max_wait", 0.0))),
             parallelism=self.flow.parallelism,
             record_empty=said.empty,
+            truncates_alone=bool(capabilities.get("sends")),
         )
         return DestinationLoop(
             flow=self.flow.name,

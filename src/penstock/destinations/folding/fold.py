@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.core.batch import Batch, Op
 from penstock.core.schema import TableSchema
+from penstock.destinations.folding.codes import key_codes
 from penstock.destinations.folding.kernel import FROM_ORIGIN, Rows, fold_rows
 from penstock.errors import DecodeFailed
 
@@ -115,7 +115,8 @@ def fold(batches: list[Batch]) -> Folded:
         np.concatenate([_numbers(getattr(b, name)) for b in batches]) for name in ("op", "position", "ordinal")
     )
     keys, enters = _keys(batches, op)
-    codes, count = _codes(keys, op, table)
+    _check(keys, op, table)
+    codes, count = key_codes(keys)
     doubtful = [i for i in range(len(table.columns)) if any(b.unchanged[i] is not None for b in batches)]
     outcome = fold_rows(op, position, ordinal, codes, enters, count, _marks(batches, doubtful, len(op)))
     assembly = _Assembly(table, batches, keys, doubtful, position, ordinal)
@@ -214,24 +215,10 @@ def _keys(batches: list[Batch], op: Any) -> tuple[list[pa.Array], Any]:
     return keys, enters
 
 
-def _codes(keys: list[pa.Array], op: Any, table: TableSchema) -> tuple[Any, int]:
-    """One whole number per key, equal for equal keys, and how many there are."""
-    codes, count = np.zeros(0, np.int64), 1
-    for key in keys:
-        if pa.types.is_floating(key.type):
-            # -0.0 and 0.0 are one key for the source but two for a dictionary.
-            key = pc.add(key, pa.scalar(0.0, key.type))
-        encoded = pc.dictionary_encode(key)
-        if encoded.null_count > int((op == Op.TRUNCATE).sum()):
-            raise DecodeFailed(f"{table.qualified}: a change has NULL in its key", table=table.qualified)
-        these = _numbers(encoded.indices.fill_null(0)).astype(np.int64)
-        size = max(1, len(encoded.dictionary))
-        if len(codes):
-            joint = pc.dictionary_encode(pa.array(codes * size + these))
-            codes, count = _numbers(joint.indices).astype(np.int64), max(1, len(joint.dictionary))
-        else:
-            codes, count = these, size
-    return codes, count
+def _check(keys: list[pa.Array], op: Any, table: TableSchema) -> None:
+    """No change but a TRUNCATE comes without a key."""
+    if max((key.null_count for key in keys), default=0) > int((op == Op.TRUNCATE).sum()):
+        raise DecodeFailed(f"{table.qualified}: a change has NULL in its key", table=table.qualified)
 
 
 def _marks(batches: list[Batch], doubtful: list[int], rows: int) -> Any:
