@@ -23,7 +23,7 @@ import numpy as np
 from bench.processes import Meter, wait_until
 from bench.workload import PUBLICATION
 from penstock.core.epoch import Epoch
-from penstock.core.flow import Flow
+from penstock.core.flow import DestinationUse, Flow
 from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.engine.worker import Worker
 
@@ -100,6 +100,7 @@ def measure(server: EmbeddedPostgres, kinds: list[str], rates: list[int], second
         wait_until(
             lambda: all(d.state == "ok" for d in worker.status().destinations) and worker.status().destinations, 60, "start"
         )
+        wait_until(worker.is_ready, 120, "lanes do not stand")
         clock = Clock(worker)
         press(server, rates[0], warm)
         for rate in rates:
@@ -117,21 +118,29 @@ def measure(server: EmbeddedPostgres, kinds: list[str], rates: list[int], second
 
 def _print(path: Path, flow: Flow, clock: Clock, rate: int, began: float, ended: float, meter: Meter) -> None:
     for use in flow.destinations:
-        written, positions = _rows(path, use.type, str(use.options["path"]))
-        commits = clock.moments[use.name]
-        ends = np.array([upto for upto, _ in commits])
-        times = np.array([moment for _, moment in commits])
-        chosen = (written >= began + 1) & (written <= ended - 0.5)
-        lag = (times[np.searchsorted(ends, positions[chosen])] - written[chosen]) * 1e3
-        p50, p95, p99 = np.percentile(lag, (50, 95, 99))
-        epochs = int(((times >= began) & (times <= ended)).sum() / (ended - began))
+        p50, p95, p99, most, count, epochs = lags(path, use, clock, began, ended)
         print(
             f"{len(flow.destinations)} destination(s), {use.name} at {rate}/s: p50 {p50:.1f} ms, p95 {p95:.1f}, p99 {p99:.1f}, "
-            f"max {lag.max():.1f} ({len(lag):,} rows of {rate * (ended - began - 1.5):,.0f}, {epochs} epochs/s)",
+            f"max {most:.1f} ({count:,} rows of {rate * (ended - began - 1.5):,.0f}, {epochs} epochs/s)",
             flush=True,
         )
     share = {kind: f"{100 * cpu / (ended - began):.0f}%" for kind, cpu in meter.cpu().items()}
     print(f"  CPU, share of a core: {share}; peak MB {dict(meter.peak)}", flush=True)
+
+
+def lags(
+    path: Path, use: DestinationUse, clock: Clock, began: float, ended: float
+) -> tuple[float, float, float, float, int, int]:
+    """p50, p95, p99 and the most in ms, over how many rows, and epochs a second."""
+    written, positions = _rows(path, use.type, str(use.options["path"]))
+    commits = clock.moments[use.name]
+    ends = np.array([upto for upto, _ in commits])
+    times = np.array([moment for _, moment in commits])
+    chosen = (written >= began + 1) & (written <= ended - 0.5)
+    lag = (times[np.searchsorted(ends, positions[chosen])] - written[chosen]) * 1e3
+    p50, p95, p99 = (float(p) for p in np.percentile(lag, (50, 95, 99)))
+    epochs = int(((times >= began) & (times <= ended)).sum() / (ended - began))
+    return p50, p95, p99, float(lag.max()), len(lag), epochs
 
 
 def _rows(path: Path, kind: str, place: str) -> tuple[Any, Any]:
