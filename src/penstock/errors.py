@@ -36,10 +36,13 @@
     ├── DestinationError
     │   ├── DestinationUnreachable destination_unreachable  timed
     │   ├── DestinationUnwritable  destination_unwritable   timed
+    │   ├── DestinationRefused     destination_refused      manual
     │   ├── DestinationFailed      destination_failed       timed
+    │   ├── DestinationBehind      destination_behind       manual
     │   ├── TableWithoutKey        table_without_key        manual
     │   ├── SchemaRefused          schema_refused           manual
     │   ├── TruncateRefused        truncate_refused         manual
+    │   ├── ValueRefused           value_refused            manual
     │   └── ValueUnrepresentable   value_unrepresentable    manual
     ├── EngineError
     │   ├── JavaMissing            java_missing             manual
@@ -403,12 +406,28 @@ class DestinationUnwritable(DestinationError):
     default_remedy = "Free space or mend the path's rights; delivery goes on by itself."
 
 
+class DestinationRefused(DestinationError):
+    """The destination refused the credentials, or they lack a right."""
+
+    code = "destination_refused"
+    default_remedy = "Check user, password and rights in the destination's options, then start the flow again."
+
+
 class DestinationFailed(DestinationError):
     """The destination reported an error that has no class of its own here."""
 
     code = "destination_failed"
     retry = "timed"
     default_remedy = "The destination's message says more; delivery is tried again."
+
+
+class DestinationBehind(DestinationError):
+    """The destination holds less than it has confirmed: it was restored, failed over, or lost its last commits."""
+
+    code = "destination_behind"
+    default_remedy = (
+        "Bring the destination back to where it was, or empty its tables, give it a new name in the flow and load it again."
+    )
 
 
 class TableWithoutKey(DestinationError):
@@ -432,6 +451,13 @@ class TruncateRefused(DestinationError):
 
     code = "truncate_refused"
     default_remedy = "Set `on_truncate: apply` or `ignore` on the destination, and start the flow again."
+
+
+class ValueRefused(DestinationError):
+    """The destination refuses a row: a constraint, a value its column does not take, a trigger."""
+
+    code = "value_refused"
+    default_remedy = "Mend the row at the source or the constraint at the destination, then start the flow again."
 
 
 class ValueUnrepresentable(DestinationError):
