@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +22,9 @@ from penstock.destinations.postgres.odd import NOT_A_NUMBER
 DAYS: Final = 10_957
 MICROSECONDS: Final = DAYS * 86_400_000_000
 _NULL: Final = -1
+_FEW_BYTES: Final = 64 << 10
+# Half of what 32-bit offsets reach.
+_WIDE: Final = 1 << 30
 # Integer and fraction are cut into groups of four digits by 64-bit arithmetic.
 _DIGITS, _SCALE = 18, 16
 
@@ -71,82 +75,90 @@ def wire_of(kind: pa.DataType, money: bool = False) -> Wire:
     return _PLAIN.get(kind, TEXT)
 
 
-def cells(values: pa.ChunkedArray, wire: Wire) -> pa.Array:
-    """The values as cells: one binary each, none of them null."""
-    array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-    if isinstance(array, pa.ChunkedArray):
-        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
+@dataclass(frozen=True)
+class Cells:
+    """The cells of a column behind each other; `offsets` says where each begins, and where the last ends."""
+
+    offsets: Any
+    data: Any
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def binaries(self, kind: pa.DataType) -> pa.Array:
+        """One binary of Arrow's for each cell."""
+        edges = self.offsets.astype(np.int64 if pa.types.is_large_binary(kind) else np.int32)
+        return pa.Array.from_buffers(kind, len(self), [None, pa.py_buffer(edges), pa.py_buffer(self.data)])
+
+
+def cells(array: pa.Array, wire: Wire) -> Cells:
+    """The values as cells."""
     if wire == TEXT:
         return _strings(_text(array))
     if wire == BYTEA:
         return _strings(array)
-    absent = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
-    if wire == NUMERIC:
-        return _fixed(_numeric(array), absent)
-    return _fixed(_numbers(array, wire), absent)
+    return _fixed(_numeric(array) if wire == NUMERIC else _numbers(array, wire), _absent(array))
 
 
-def array_parameter(column: pa.Array, wire: Wire) -> bytes:
+def array_parameter(column: Cells, wire: Wire) -> bytes:
     """The cells of a column as an array in binary form."""
     if not len(column):
         return struct.pack(">iii", 0, 0, wire[1])
-    return struct.pack(">iiiii", 1, 1, wire[1], len(column), 1) + memoryview(_body(column))
+    return struct.pack(">iiiii", 1, 1, wire[1], len(column), 1) + memoryview(column.data)
 
 
 HEADER: Final = b"PGCOPY\n\xff\r\n\0" + struct.pack(">ii", 0, 0)
 TRAILER: Final = struct.pack(">h", -1)
 
 
-def copy_rows(columns: Sequence[pa.Array]) -> Any:
+def copy_rows(columns: Sequence[Cells]) -> memoryview:
     """The cells of columns as rows of COPY's binary format, between its header and its trailer."""
-    wide = sum(column.nbytes for column in columns) >= 1 << 30
+    wide = sum(len(column.data) for column in columns) >= _WIDE
     kind = pa.large_binary() if wide else pa.binary()
     count = pa.scalar(struct.pack(">h", len(columns)), kind)
-    joined = pc.binary_join_element_wise(count, *(column.cast(kind) for column in columns), pa.scalar(b"", kind))
-    return memoryview(_body(joined))
+    joined = pc.binary_join_element_wise(count, *(column.binaries(kind) for column in columns), pa.scalar(b"", kind))
+    return memoryview(_bytes(joined)[1])
 
 
-def _body(column: pa.Array) -> pa.Buffer:
-    """The bytes of all values behind each other."""
-    _, offsets, data = column.buffers()
-    if data is None:
-        return pa.py_buffer(b"")
-    edges = np.frombuffer(offsets, np.int64 if pa.types.is_large_binary(column.type) else np.int32)
-    begin, end = int(edges[column.offset]), int(edges[column.offset + len(column)])
-    return data.slice(begin, end - begin)
+def _absent(array: pa.Array) -> Any:
+    return array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
 
 
 def _numbers(array: pa.Array, wire: Wire) -> Any:
-    """The payloads of numbers, a line of bytes for each."""
-    kind = _NUMBERS[wire[0]]
-    raw: Any
+    """The payloads of numbers, a line of bytes for each; what stands behind a null is anybody's guess."""
     if wire == BOOL:
-        raw = pc.fill_null(array, False).to_numpy(zero_copy_only=False)
-    elif wire == MONEY:
-        raw = _wide(array)[:, 0]
-    else:
-        raw = _raw(array, np.dtype(kind).newbyteorder("="))
-        if wire == DATE:
-            raw = raw - np.int32(DAYS)
-        elif wire in (TIMESTAMP, TIMESTAMPTZ):
-            raw = raw - np.int64(MICROSECONDS)
-    return raw.astype(kind).view(np.uint8).reshape(len(array), -1)
+        return _bits(array).reshape(-1, 1)
+    kind = np.dtype(_NUMBERS[wire[0]])
+    raw = _wide(array)[:, 0] if wire == MONEY else _raw(array, kind.newbyteorder("="))
+    if wire == DATE:
+        raw = raw - np.int32(DAYS)
+    elif wire in (TIMESTAMP, TIMESTAMPTZ):
+        raw = raw - np.int64(MICROSECONDS)
+    return raw.astype(kind).view(np.uint8).reshape(len(array), kind.itemsize)
+
+
+def _bits(array: pa.Array) -> Any:
+    data = array.buffers()[1]
+    if data is None:
+        return np.zeros(len(array), np.uint8)
+    bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
+    return bits[array.offset : array.offset + len(array)]
 
 
 def _raw(array: pa.Array, kind: Any) -> Any:
-    """The values as they lie in memory; what stands behind a null is anybody's guess."""
+    """The values as they lie in memory."""
     data = array.buffers()[1]
-    if data is None or not len(array):
+    if data is None:
         return np.zeros(len(array), kind)
-    return np.frombuffer(data, kind)[array.offset : array.offset + len(array)]
+    return np.frombuffer(data, kind, len(array), array.offset * kind.itemsize)
 
 
 def _wide(array: pa.Array) -> Any:
     """Decimals as pairs of 64 bits, the lower first."""
     data = array.buffers()[1]
-    if data is None or not len(array):
+    if data is None:
         return np.zeros((len(array), 2), np.int64)
-    return np.frombuffer(data, np.int64).reshape(-1, 2)[array.offset : array.offset + len(array)]
+    return np.frombuffer(data, np.int64, len(array) * 2, array.offset * 16).reshape(-1, 2)
 
 
 def _numeric(array: pa.Array) -> Any:
@@ -171,41 +183,67 @@ def _numeric(array: pa.Array) -> Any:
         before, fields[:, 4 + place] = np.divmod(before, 10_000)
     for place in range(parts - 1, -1, -1):
         behind, fields[:, 4 + whole + place] = np.divmod(behind, 10_000)
-    return fields.view(np.uint8).reshape(len(array), -1)
+    return fields.view(np.uint8).reshape(len(array), 2 * (4 + whole + parts))
 
 
-def _fixed(payloads: Any, absent: Any) -> pa.Array:
+def _fixed(payloads: Any, absent: Any) -> Cells:
     """Cells of values that all have the same length; of absent ones only the mark remains."""
     rows, width = payloads.shape
     lines = np.empty((rows, 4 + width), np.uint8)
-    lines[:, :4] = np.frombuffer(struct.pack(">i", width), np.uint8)
+    lines[:, :4] = (0, 0, 0, width)
     lines[:, 4:] = payloads
     if absent is None:
-        offsets = np.arange(rows + 1, dtype=np.int64) * (4 + width)
-        return _binaries(offsets, lines.reshape(-1))
+        return Cells(np.arange(rows + 1, dtype=np.int64) * (4 + width), lines.reshape(-1))
     lines[absent, :4] = 255
-    kept = np.ones_like(lines, np.bool_)
+    kept = np.ones(lines.shape, np.bool_)
     kept[absent, 4:] = False
-    offsets = np.zeros(rows + 1, np.int64)
-    np.cumsum(np.where(absent, 4, 4 + width), out=offsets[1:])
-    return _binaries(offsets, lines[kept])
+    return Cells(_summed(np.where(absent, 4, 4 + width)), lines[kept])
 
 
-def _strings(array: pa.Array) -> pa.Array:
+def _strings(array: pa.Array) -> Cells:
     """Cells of texts or bytes."""
-    wide = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type) or array.nbytes >= 1 << 30
-    kind = pa.large_binary() if wide else pa.binary()
-    lengths = pc.fill_null(pc.binary_length(array), _NULL).to_numpy(zero_copy_only=False).astype(">i4")
-    marks = _binaries(np.arange(len(array) + 1, dtype=np.int64) * 4, lengths.view(np.uint8))
-    bodies = pc.fill_null(array.cast(kind), pa.scalar(b"", kind))
-    return pc.binary_join_element_wise(marks.cast(kind), bodies, pa.scalar(b"", kind))
+    edges, data = _bytes(array)
+    absent = _absent(array)
+    if absent is not None and np.diff(edges)[absent].any():
+        # Bytes that nobody means may stand behind a null.
+        edges, data = _bytes(pc.fill_null(array.cast(_kind(array)), b""))
+    lengths = np.diff(edges)
+    marks = (lengths if absent is None else np.where(absent, _NULL, lengths)).astype(">i4")
+    offsets = _summed(lengths + 4)
+    if len(data) > _FEW_BYTES:
+        kind = _kind(array)
+        heads = Cells(np.arange(len(array) + 1, dtype=np.int64) * 4, marks.view(np.uint8)).binaries(kind)
+        bodies = Cells(edges - edges[0], data).binaries(kind)
+        return Cells(offsets, _bytes(pc.binary_join_element_wise(heads, bodies, pa.scalar(b"", kind)))[1])
+    # Seven times as fast for some rows, three times as slow for many.
+    out = np.empty(int(offsets[-1]), np.uint8)
+    heads = offsets[:-1, None] + np.arange(4)
+    out[heads] = marks.view(np.uint8).reshape(-1, 4)
+    free = np.ones(len(out), np.bool_)
+    free[heads] = False
+    out[free] = data
+    return Cells(offsets, out)
 
 
-def _binaries(offsets: Any, data: Any) -> pa.Array:
-    wide = len(data) >= 1 << 31
-    kind, edge = (pa.large_binary(), np.int64) if wide else (pa.binary(), np.int32)
-    buffers = [None, pa.py_buffer(offsets.astype(edge)), pa.py_buffer(np.ascontiguousarray(data))]
-    return pa.Array.from_buffers(kind, len(offsets) - 1, buffers)
+def _kind(array: pa.Array) -> pa.DataType:
+    is_wide = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type) or array.nbytes >= _WIDE
+    return pa.large_binary() if is_wide else pa.binary()
+
+
+def _bytes(array: pa.Array) -> tuple[Any, Any]:
+    """Where each value begins and ends, and the bytes of all of them behind each other."""
+    _, offsets, data = array.buffers()
+    if offsets is None or data is None:
+        return np.zeros(len(array) + 1, np.int64), np.zeros(0, np.uint8)
+    kind = np.dtype(np.int64 if pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type) else np.int32)
+    edges = np.frombuffer(offsets, kind, len(array) + 1, array.offset * kind.itemsize)
+    return edges, np.frombuffer(data, np.uint8)[int(edges[0]) : int(edges[-1])]
+
+
+def _summed(lengths: Any) -> Any:
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
 
 
 def _text(array: pa.Array) -> pa.Array:

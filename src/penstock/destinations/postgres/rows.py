@@ -10,7 +10,7 @@ from typing import Any, Final
 import psycopg
 import pyarrow as pa
 
-from penstock.destinations.postgres.cells import HEADER, MONEY, TRAILER, Wire, array_parameter, cells, copy_rows, wire_of
+from penstock.destinations.postgres.cells import HEADER, MONEY, TRAILER, Cells, Wire, array_parameter, cells, copy_rows, wire_of
 from penstock.destinations.postgres.session import Connection, Packed, execute
 from penstock.destinations.sql import quoted
 
@@ -53,7 +53,7 @@ class Transaction:
     ) -> list[psycopg.Cursor[tuple[Any, ...]]]:
         """Runs statements in which `name` is a table of the rows, with the rows' own column names and the target's types."""
         plans = [_plan(number, field.type, types[number]) for number, field in enumerate(rows.schema)]
-        packed = [cells(values, plan.wire) for values, plan in zip(rows.columns, plans, strict=True)]
+        packed = [cells(_one(values), plan.wire) for values, plan in zip(rows.columns, plans, strict=True)]
         names = ", ".join(quoted(column) for column in rows.column_names)
         chosen = ", ".join(plan.expression for plan in plans)
         if rows.nbytes <= FEW_BYTES or self._pipeline is not None:
@@ -65,7 +65,7 @@ class Transaction:
             return [self.run(f"WITH {name} ({names}) AS (SELECT {chosen} FROM {_STAGED} AS u) {sql}") for sql in statements]
 
     @contextmanager
-    def _copied(self, plans: Sequence[_Plan], packed: Sequence[pa.Array]) -> Iterator[None]:
+    def _copied(self, plans: Sequence[_Plan], packed: Sequence[Cells]) -> Iterator[None]:
         columns = ", ".join(f"c{number} {plan.wire[0]}" for number, plan in enumerate(plans))
         self.run(f"CREATE TEMP TABLE penstock_staged ({columns}) ON COMMIT DROP")
         with self._connection.cursor().copy(f"COPY {_STAGED} FROM STDIN (FORMAT BINARY)".encode()) as copy:
@@ -80,3 +80,7 @@ def _plan(number: int, kind: pa.DataType, target: str) -> _Plan:
     wire = wire_of(kind, money=target == "money")
     own = target == _NAMES.get(wire[0], wire[0]) or wire == MONEY
     return _Plan(wire, f"u.c{number}" if own else f"u.c{number}::{target}")
+
+
+def _one(values: pa.ChunkedArray) -> pa.Array:
+    return values.chunk(0) if values.num_chunks == 1 else pa.concat_arrays(values.chunks or [pa.array([], values.type)])
