@@ -59,15 +59,15 @@ class PostgresDestination(Destination):
     def commit(self, epoch: Epoch, receipts: Sequence[Receipt]) -> None:
         """Applies the epoch and moves the position in one transaction; does nothing when the position is already there."""
         with mended(self.place.staging):
-            # A small epoch goes out in one breath. If the server refuses a row of it, the statements are run one by one, to
-            # learn which table it was.
-            if all("file" not in receipt for receipt in receipts):
-                try:
-                    self._commit(epoch, receipts, pipelined=True)
-                except ValueRefused:
-                    self._commit(epoch, receipts, pipelined=False)
-            else:
+            try:
+                self._commit(epoch, receipts, pipelined=all("file" not in receipt for receipt in receipts))
+            except ValueRefused:
+                # A small epoch goes out in one breath. One by one, its statements tell which table refused a row.
                 self._commit(epoch, receipts, pipelined=False)
+            except DestinationError:
+                # Somebody may have changed a table; what is known of it is read again.
+                self._tables.forget()
+                raise
             discard(self.place.staging, epoch)
 
     def committed(self) -> int | None:
