@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.destinations.postgres.destination import PostgresDestination
+from penstock.destinations.postgres.options import PostgresOptions
 from penstock.errors import (
     DestinationError,
     DestinationFailed,
@@ -205,7 +206,7 @@ def test_rights_that_are_missing_come_with_their_statements(target: Harness, low
     found = findings({"dsn": url, "schema_template": "copy"}, tmp_path)
     assert {f.subject for f in found} == {"schema penstock", "schema copy", "temporary tables"}
     assert {f.code for f in found} == {"destination_refused"}
-    destination = PostgresDestination(target.place, target.options.model_copy(update={"dsn": url}))
+    destination = PostgresDestination(target.place, PostgresOptions(dsn=url))
     with pytest.raises(DestinationRefused, match="lacks a right"):
         destination.prepare([ONE])
     destination.close()

@@ -102,7 +102,7 @@ def test_big_unchanged_values_are_not_written_again(target: Harness, way: str) -
     )
     before = asked(target.home, pages)
     for number in range(2, 5):
-        at = {"position": number * 1000 - 500}
+        at: Any = {"position": number * 1000 - 500}
         target.deliver(
             number, work(schema, [update({"id": 1, "v": number}, **at), update({"id": 2, "v": 1, "other": "b"}, **at, ordinal=2)])
         )
