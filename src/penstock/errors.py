@@ -36,8 +36,8 @@
     ├── DestinationError
     │   ├── DestinationUnreachable destination_unreachable  timed
     │   ├── DestinationUnwritable  destination_unwritable   timed
-    │   ├── DestinationRefused     destination_refused      manual
     │   ├── DestinationFailed      destination_failed       timed
+    │   ├── DestinationRefused     destination_refused      manual
     │   ├── DestinationBehind      destination_behind       manual
     │   ├── TableWithoutKey        table_without_key        manual
     │   ├── SchemaRefused          schema_refused           manual
@@ -406,19 +406,19 @@ class DestinationUnwritable(DestinationError):
     default_remedy = "Free space or mend the path's rights; delivery goes on by itself."
 
 
-class DestinationRefused(DestinationError):
-    """The destination refused the credentials, or they lack a right."""
-
-    code = "destination_refused"
-    default_remedy = "Check user, password and rights in the destination's options, then start the flow again."
-
-
 class DestinationFailed(DestinationError):
     """The destination reported an error that has no class of its own here."""
 
     code = "destination_failed"
     retry = "timed"
     default_remedy = "The destination's message says more; delivery is tried again."
+
+
+class DestinationRefused(DestinationError):
+    """The destination refuses whatever is sent: credentials, address or kind of request are not what it takes."""
+
+    code = "destination_refused"
+    default_remedy = "Check the destination's address and credentials, then start the flow again; nothing was skipped."
 
 
 class DestinationBehind(DestinationError):
