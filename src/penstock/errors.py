@@ -39,9 +39,12 @@
     │   ├── DestinationFailed      destination_failed       timed
     │   ├── DestinationRefused     destination_refused      manual
     │   ├── ChangeRefused          change_refused           manual
+=======
+    │   ├── DestinationBehind      destination_behind       manual
     │   ├── TableWithoutKey        table_without_key        manual
     │   ├── SchemaRefused          schema_refused           manual
     │   ├── TruncateRefused        truncate_refused         manual
+    │   ├── ValueRefused           value_refused            manual
     │   └── ValueUnrepresentable   value_unrepresentable    manual
     ├── EngineError
     │   ├── JavaMissing            java_missing             manual
@@ -429,6 +432,15 @@ class ChangeRefused(DestinationError):
     )
 
 
+class DestinationBehind(DestinationError):
+    """The destination holds less than it has confirmed: it was restored, failed over, or lost its last commits."""
+
+    code = "destination_behind"
+    default_remedy = (
+        "Bring the destination back to where it was, or empty its tables, give it a new name in the flow and load it again."
+    )
+
+
 class TableWithoutKey(DestinationError):
     """A table destination was given a table that has no key to apply changes by."""
 
@@ -450,6 +462,13 @@ class TruncateRefused(DestinationError):
 
     code = "truncate_refused"
     default_remedy = "Set `on_truncate: apply` or `ignore` on the destination, and start the flow again."
+
+
+class ValueRefused(DestinationError):
+    """The destination refuses a row: a constraint, a value its column does not take, a trigger."""
+
+    code = "value_refused"
+    default_remedy = "Mend the row at the source or the constraint at the destination, then start the flow again."
 
 
 class ValueUnrepresentable(DestinationError):

@@ -6,39 +6,41 @@ and the aliases begin with `penstock_`, so that no table of the user's is found 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.destinations.duckdb.moves import Moves
-from penstock.destinations.duckdb.sql import equal, quoted
+from penstock.destinations.folding.moves import Departing, Moves
 from penstock.destinations.folding.order import in_order
-from penstock.destinations.staging import StagedReader
+from penstock.destinations.folding.staged import StagedChunk
+from penstock.destinations.sql import equal, listed, quoted
 
 
-class StagedChunk:
-    """A chunk of a receipt, with its tables."""
+class DuckDBRoom:
+    """Where rows that change their key wait: temporary tables of the connection."""
 
-    def __init__(self, data: Mapping[str, Any], reader: StagedReader) -> None:
-        self._data, self._reader = data, reader
-        self.columns: list[str] = list(data["columns"])
-        self.key: list[str] = list(data["key"])
-        self.last: tuple[int, int] = (data["last"][0], data["last"][1])
-        self.foreign = bool(data["foreign"])
-        self.truncated = bool(data["truncated"])
+    moved = "temp.penstock_moved"
+    left = "temp.penstock_left"
 
-    def part(self, name: str) -> pa.Table | None:
-        """One of its tables; None when it has no such rows."""
-        place = self._data.get(name)
-        return None if place is None else self._reader.read((place[0], place[1]))
+    def __init__(self, connection: duckdb.DuckDBPyConnection, target: str) -> None:
+        self._connection, self.target = connection, target
 
-    @property
-    def places(self) -> list[int]:
-        """Where the key columns stand among the columns."""
-        return [self.columns.index(name) for name in self.key]
+    def make(self, name: str, select: str) -> None:
+        """An empty temporary table, in place of an old one."""
+        self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {name.removeprefix('temp.')} AS {select} LIMIT 0")
+
+    def drop(self, name: str) -> None:
+        """Drops it."""
+        self._connection.execute(f"DROP TABLE {name}")
+
+    def run(self, sql: str, patch: pa.Table, chunk: Departing) -> int:
+        """Runs a statement that reads `penstock_patch`."""
+        penstock_patch = patch
+        found = self._connection.execute(sql).fetchone()
+        del penstock_patch
+        return 0 if found is None else int(found[0])
 
 
 def apply_chunks(connection: duckdb.DuckDBPyConnection, target: str, buckets: Sequence[Sequence[StagedChunk]]) -> None:
@@ -46,7 +48,7 @@ def apply_chunks(connection: duckdb.DuckDBPyConnection, target: str, buckets: Se
     if any(chunk.truncated for chunks in buckets for chunk in chunks):
         connection.execute(f"DELETE FROM {target}")
     crossing = any(chunk.foreign for chunks in buckets for chunk in chunks)
-    moves = Moves(connection, target, crossing=crossing)
+    moves = Moves(DuckDBRoom(connection, target), crossing=crossing)
     for chunk, heads in in_order(buckets):
         if crossing:
             for head in heads:
@@ -62,13 +64,15 @@ def _apply(connection: duckdb.DuckDBPyConnection, target: str, chunk: StagedChun
         _change(connection, target, chunk, patches)
     parts = [part for part in (upserts, deletes) if part is not None]
     if moved is not None:
-        parts.append(moves.take(moved, chunk.columns, chunk.key))
+        parts.append(moves.take(moved, chunk))
     if parts:
         _remove(connection, target, chunk.key, parts)
     if upserts is not None:
         _add(connection, target, chunk.columns, upserts)
     if moved is not None:
-        moves.give(chunk.columns)
+        names = listed(chunk.columns)
+        connection.execute(f"INSERT INTO {target} ({names}) SELECT {names} FROM {DuckDBRoom.moved}")
+        moves.given()
 
 
 def _remove(connection: duckdb.DuckDBPyConnection, target: str, key: Sequence[str], parts: Sequence[pa.Table]) -> None:
@@ -81,7 +85,7 @@ def _remove(connection: duckdb.DuckDBPyConnection, target: str, key: Sequence[st
 
 def _add(connection: duckdb.DuckDBPyConnection, target: str, columns: Sequence[str], rows: pa.Table) -> None:
     penstock_rows = rows
-    names = ", ".join(quoted(name) for name in columns)
+    names = listed(columns)
     connection.execute(f"INSERT INTO {target} ({names}) SELECT {names} FROM penstock_rows")
     del penstock_rows
 
@@ -102,7 +106,7 @@ def _change(connection: duckdb.DuckDBPyConnection, target: str, chunk: StagedChu
             ).fetchone()
             changed = 0 if found is None else int(found[0])
         if changed < penstock_patch.num_rows:
-            names = ", ".join(quoted(name) for name in chunk.columns)
+            names = listed(chunk.columns)
             cells = ", ".join(f"r{i}" for i in range(len(chunk.columns)))
             connection.execute(
                 f"INSERT INTO {target} ({names}) SELECT {cells} FROM penstock_patch"

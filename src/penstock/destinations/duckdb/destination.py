@@ -11,13 +11,14 @@ from penstock.core.epoch import Epoch
 from penstock.core.finding import Finding
 from penstock.core.schema import TableSchema
 from penstock.destinations.base import Destination, Place, Receipt
-from penstock.destinations.duckdb.apply import StagedChunk, apply_chunks
+from penstock.destinations.duckdb.apply import apply_chunks
 from penstock.destinations.duckdb.connection import Connection
 from penstock.destinations.duckdb.options import DuckDBOptions
 from penstock.destinations.duckdb.sql import qualified
 from penstock.destinations.duckdb.tables import Tables
 from penstock.destinations.filesystem import mended, probe
-from penstock.destinations.staging import StagedReader, discard, sweep
+from penstock.destinations.folding.staged import chunks_by_table
+from penstock.destinations.staging import discard, sweep
 from penstock.errors import DestinationError, LedgerFenced
 from penstock.observe import failpoints
 
@@ -70,8 +71,8 @@ class DuckDBDestination(Destination):
             if held.position is None or held.position < epoch.upto:
                 failpoints.reach("destination.before_publish")
                 connection.execute("BEGIN")
-                for target, buckets in self._chunks(held, receipts).items():
-                    apply_chunks(connection, target, buckets)
+                for source, buckets in chunks_by_table(self.place.staging, receipts).items():
+                    apply_chunks(connection, qualified(held.tables.catalog, *self.options.place_of(*source)), buckets)
                 connection.execute(self._advance(held, epoch))
                 failpoints.reach("destination.in_publish")
                 connection.execute("COMMIT")
@@ -115,17 +116,6 @@ class DuckDBDestination(Destination):
         if generation and held.generation > generation:
             raise LedgerFenced(f"{self.options.file}: generation {held.generation} has taken over, this worker has {generation}")
         self._generation = max(generation, self._generation)
-
-    def _chunks(self, held: _Held, receipts: Sequence[Receipt]) -> dict[str, list[list[StagedChunk]]]:
-        """The staged chunks by target, bucket by bucket."""
-        found: dict[str, list[list[StagedChunk]]] = {}
-        for bucket, receipt in enumerate(receipts):
-            reader = StagedReader(self.place.staging, receipt)
-            for data in receipt["chunks"]:
-                target = qualified(held.tables.catalog, *self.options.place_of(data["schema"], data["table"]))
-                buckets = found.setdefault(target, [[] for _ in receipts])
-                buckets[bucket].append(StagedChunk(data, reader))
-        return found
 
     def _advance(self, held: _Held, epoch: Epoch) -> str:
         source, flow, destination = (text.replace("'", "''") for text in (epoch.source, epoch.flow, epoch.destination))

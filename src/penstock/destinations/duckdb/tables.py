@@ -8,9 +8,11 @@ import duckdb
 
 from penstock.core.schema import TableSchema
 from penstock.destinations.duckdb.options import DuckDBOptions
-from penstock.destinations.duckdb.sql import qualified, quoted
+from penstock.destinations.duckdb.sql import qualified
 from penstock.destinations.duckdb.types import duckdb_type, keeps
-from penstock.errors import SchemaRefused, TableWithoutKey
+from penstock.destinations.folding.keys import require_key
+from penstock.destinations.sql import quoted
+from penstock.errors import SchemaRefused
 
 BOOKKEEPING = "penstock"
 _POSITIONS = "positions"
@@ -48,7 +50,7 @@ class Tables:
         DDL never shares a transaction with rows: DuckDB has lost rows of a table that was created in the same one.
         """
         for table in tables:
-            _refuse_without_key(table)
+            require_key(table)
             _refuse_twin_columns(table)
         for table in tables:
             self._connection.execute("BEGIN")
@@ -133,16 +135,6 @@ class Tables:
             [self.catalog, schema, name],
         ).fetchall()
         return {column.lower(): kind for column, kind in rows}
-
-
-def _refuse_without_key(table: TableSchema) -> None:
-    if not table.key:
-        raise TableWithoutKey(
-            f"{table.qualified} has no primary key, so changes cannot be applied to it",
-            remedy=f"ALTER TABLE {quoted(table.schema)}.{quoted(table.name)} ADD PRIMARY KEY (…); on the source,"
-            " or exclude the table from this destination, or send it to a change-log destination such as files.",
-            table=table.qualified,
-        )
 
 
 def _refuse_twin_columns(table: TableSchema) -> None:

@@ -1,0 +1,139 @@
+"""Applying staged chunks to a table, inside the epoch's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.destinations.folding.moves import Departing, Moves
+from penstock.destinations.folding.order import in_order
+from penstock.destinations.folding.staged import StagedChunk
+from penstock.destinations.postgres.rows import Transaction
+from penstock.destinations.postgres.tables import Shape
+from penstock.destinations.postgres.types import TIGHT
+from penstock.destinations.sql import equal, listed, quoted
+
+
+class PostgresRoom:
+    """One table in the epoch's transaction; rows that change their key wait in temporary tables."""
+
+    moved = "pg_temp.penstock_moved"
+    left = "pg_temp.penstock_left"
+
+    def __init__(self, transaction: Transaction, shape: Shape) -> None:
+        self.transaction, self.shape = transaction, shape
+        self.target = shape.target
+
+    def make(self, name: str, select: str) -> None:
+        """An empty temporary table; there is none from before, because each is dropped after its use and at the commit."""
+        self.transaction.run(f"CREATE TEMP TABLE {name.removeprefix('pg_temp.')} ON COMMIT DROP AS {select} WITH NO DATA")
+
+    def drop(self, name: str) -> None:
+        """Drops it."""
+        self.transaction.run(f"DROP TABLE {name}")
+
+    def run(self, sql: str, patch: pa.Table, chunk: Departing) -> int:
+        """Runs a statement that reads `penstock_patch`."""
+        (cursor,) = self.transaction.feed("penstock_patch", patch, self.patch_types(patch, chunk), [sql])
+        return self.transaction.count(cursor)
+
+    def patch_types(self, patch: pa.Table, chunk: Departing) -> list[str]:
+        """The types of a patch's columns, which are named by letter and number."""
+        kinds = {"r": [self.shape.types[c] for c in chunk.columns], "o": [self.shape.types[k] for k in chunk.key]}
+        found = []
+        for name in patch.column_names:
+            if name[0] in kinds and name[1:].isdigit():
+                found.append(kinds[name[0]][int(name[1:])])
+            else:
+                found.append("boolean" if name[0] == "m" else "bigint")
+        return found
+
+
+def apply_chunks(transaction: Transaction, shape: Shape, buckets: Sequence[Sequence[StagedChunk]]) -> None:
+    """Applies all chunks of one table; the caller's transaction makes them one."""
+    room = PostgresRoom(transaction, shape)
+    if any(chunk.truncated for chunks in buckets for chunk in chunks):
+        transaction.run(f"TRUNCATE {shape.target}")
+    crossing = any(chunk.foreign for chunks in buckets for chunk in chunks)
+    moves = Moves(room, crossing=crossing)
+    for chunk, heads in in_order(buckets):
+        if crossing:
+            for head in heads:
+                moves.see(head)
+            moves.settle()
+        apply_chunk(room, chunk, moves)
+    moves.end()
+
+
+def apply_chunk(room: PostgresRoom, chunk: StagedChunk, moves: Moves) -> None:
+    """Applies one chunk. Whatever the server refuses in a row, it refuses here.
+
+    Rows are changed where they are, never removed and added again: columns of the target's own keep their values, and rows of
+    other tables that refer to them stay.
+    """
+    upserts, deletes, moved, patches = (chunk.part(name) for name in ("upserts", "deletes", "moved", "patches"))
+    if patches is not None:
+        _change(room, chunk, patches)
+    if moved is not None:
+        moves.take(moved, chunk)
+    if deletes is not None:
+        _remove(room, chunk, deletes)
+    if upserts is not None:
+        types = [room.shape.types[name] for name in upserts.column_names]
+        room.transaction.feed("penstock_rows", upserts, types, [_merge(room, chunk, "penstock_rows")])
+    if moved is not None:
+        room.transaction.run(_merge(room, chunk, room.moved))
+        moves.given()
+
+
+def _merge(room: PostgresRoom, chunk: StagedChunk, source: str) -> str:
+    """The statement that adds rows, or writes them over those that have their keys."""
+    names = listed(chunk.columns)
+    # A key that is equal and not the same, 1.0 and 1.00, is written too.
+    written = [name for name in chunk.columns if name not in chunk.key or room.shape.types[name] not in TIGHT]
+    assignments = ", ".join(f"{quoted(name)} = EXCLUDED.{quoted(name)}" for name in written)
+    return (
+        f"INSERT INTO {room.target} ({names}) OVERRIDING SYSTEM VALUE SELECT {names} FROM {source}"
+        f" ON CONFLICT ({listed(chunk.key)}) DO {f'UPDATE SET {assignments}' if written else 'NOTHING'}"
+    )
+
+
+def _remove(room: PostgresRoom, chunk: StagedChunk, deletes: pa.Table) -> None:
+    """Removes the rows of every key; one whose key is equal and not the same came from another bucket, and stays."""
+    own, gone = ([f"{table}.{quoted(k)}" for k in chunk.key] for table in ("penstock_target", "penstock_keys"))
+    same = equal(own, gone)
+    for k in chunk.key:
+        if room.shape.types[k] not in TIGHT:
+            same += f" AND penstock_target.{quoted(k)}::text = penstock_keys.{quoted(k)}::text"
+    types = [room.shape.types[name] for name in deletes.column_names]
+    statement = f"DELETE FROM {room.target} AS penstock_target USING penstock_keys WHERE {same}"
+    room.transaction.feed("penstock_keys", deletes, types, [statement])
+
+
+def _change(room: PostgresRoom, chunk: StagedChunk, patches: pa.Table) -> None:
+    """Writes the known columns into rows that stay under their key; a big value that did not change is not even read.
+
+    A row that is not there (a destination that began after it was inserted) is added with NULL for what is not known.
+    """
+    same = equal([f"penstock_target.{quoted(k)}" for k in chunk.key], [f"penstock_patch.r{i}" for i in chunk.places])
+    assignments = []
+    for number, name in enumerate(chunk.columns):
+        mark = f"m{number}"
+        if number in chunk.places or (mark in patches.column_names and pc.all(patches.column(mark)).as_py()):
+            continue
+        cell = f"penstock_patch.r{number}"
+        if mark in patches.column_names:
+            cell = f"CASE WHEN penstock_patch.{mark} THEN penstock_target.{quoted(name)} ELSE {cell} END"
+        assignments.append(f"{quoted(name)} = {cell}")
+    statements = []
+    if assignments:
+        changes = ", ".join(assignments)
+        statements.append(f"UPDATE {room.target} AS penstock_target SET {changes} FROM penstock_patch WHERE {same}")
+    cells = ", ".join(f"r{number}" for number in range(len(chunk.columns)))
+    statements.append(
+        f"INSERT INTO {room.target} ({listed(chunk.columns)}) OVERRIDING SYSTEM VALUE SELECT {cells} FROM penstock_patch"
+        f" WHERE NOT EXISTS (SELECT 1 FROM {room.target} AS penstock_target WHERE {same})"
+    )
+    room.transaction.feed("penstock_patch", patches, room.patch_types(patches, chunk), statements)

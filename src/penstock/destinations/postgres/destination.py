@@ -1,0 +1,166 @@
+"""Driver half of the postgres destination: one transaction per epoch, with the position inside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from penstock.core.epoch import Epoch
+from penstock.core.finding import Finding
+from penstock.core.position import format_lsn
+from penstock.core.schema import TableSchema
+from penstock.destinations.base import Destination, Place, Receipt
+from penstock.destinations.filesystem import mended
+from penstock.destinations.folding.staged import chunks_by_table
+from penstock.destinations.postgres import bookkeeping
+from penstock.destinations.postgres.apply import apply_chunks
+from penstock.destinations.postgres.bookkeeping import Mark
+from penstock.destinations.postgres.examination import examine
+from penstock.destinations.postgres.options import PostgresOptions
+from penstock.destinations.postgres.rows import Transaction
+from penstock.destinations.postgres.session import Connection, Session, execute
+from penstock.destinations.postgres.tables import Tables
+from penstock.destinations.staging import discard, sweep
+from penstock.errors import DestinationBehind, DestinationError, DestinationFailed, LedgerFenced, ValueRefused
+from penstock.observe import failpoints
+
+
+class PostgresDestination(Destination):
+    """Tables in a PostgreSQL database."""
+
+    options: PostgresOptions
+
+    def __init__(self, place: Place, options: PostgresOptions) -> None:
+        super().__init__(place, options)
+        self._session = Session(place, options)
+        self._tables = Tables(place, options)
+        self._mark: Mark | None = None
+        self._known = 0
+        self._generation = 0
+
+    def check(self) -> list[Finding]:
+        """Whether the server is there, takes writes and gives the rights that are needed; changes nothing."""
+        try:
+            with self._session.use() as connection:
+                return examine(connection, self.options)
+        except DestinationError as error:
+            where = self._session.where
+            return [Finding(f"postgres: {where.address}", False, error.message, error.remedy, error.code)]
+
+    def prepare(self, tables: Sequence[TableSchema]) -> None:
+        """Creates and changes tables, each in a transaction of its own."""
+        with self._session.use() as connection:
+            self._hold(connection, make=True)
+            for table in tables:
+                self._session.table = table.qualified
+                with connection.transaction():
+                    self._tables.prepare(connection, table)
+
+    def commit(self, epoch: Epoch, receipts: Sequence[Receipt]) -> None:
+        """Applies the epoch and moves the position in one transaction; does nothing when the position is already there."""
+        with mended(self.place.staging):
+            try:
+                self._commit(epoch, receipts, pipelined=all("file" not in receipt for receipt in receipts))
+            except ValueRefused:
+                # A small epoch goes out in one breath. One by one, its statements tell which table refused a row.
+                self._commit(epoch, receipts, pipelined=False)
+            except DestinationError:
+                # Somebody may have changed a table; what is known of it is read again.
+                self._tables.forget()
+                raise
+            discard(self.place.staging, epoch)
+
+    def committed(self) -> int | None:
+        """The position in the database."""
+        with self._session.use() as connection:
+            mark = self._hold(connection, make=False)
+        self._fence(mark, self._generation)
+        position = None if mark is None else mark.position
+        with mended(self.place.staging):
+            sweep(self.place.staging, position or 0)
+        return position
+
+    def abort(self, epoch: Epoch) -> None:
+        """Removes staged files; the database never has a part of an epoch."""
+        with mended(self.place.staging):
+            discard(self.place.staging, epoch)
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._session.close()
+
+    def _commit(self, epoch: Epoch, receipts: Sequence[Receipt], *, pipelined: bool) -> None:
+        with self._session.use() as connection:
+            mark = self._hold(connection, make=True)
+            self._fence(mark, epoch.generation)
+            if mark is not None and mark.position is not None and mark.position >= epoch.upto:
+                return
+            self._refuse_gap(mark, epoch)
+            chunks = chunks_by_table(self.place.staging, receipts)
+            shapes = {source: self._tables.shape(connection, *source) for source in chunks}
+            failpoints.reach("destination.before_publish")
+            with _transaction(connection, pipelined) as transaction:
+                moved = transaction.run(bookkeeping.ADVANCE, bookkeeping.values(epoch))
+                if not pipelined and not transaction.count(moved):
+                    self._explain(connection, epoch)
+                    return
+                for source, buckets in chunks.items():
+                    self._session.table = ".".join(self.options.place_of(*source))
+                    apply_chunks(transaction, shapes[source], buckets)
+                if not transaction.count(moved):
+                    self._explain(connection, epoch)
+                    return
+                failpoints.reach("destination.in_publish")
+                transaction.run("COMMIT")
+            self._mark = Mark(epoch.upto, epoch.number, epoch.generation)
+            failpoints.reach("destination.after_publish")
+
+    def _hold(self, connection: Connection, *, make: bool) -> Mark | None:
+        """What the database says of this flow's destination, read once per connection."""
+        if self._known != self._session.opened or (make and self._mark is None):
+            self._tables.forget()
+            if make:
+                bookkeeping.make(connection, self.place)
+            self._mark = bookkeeping.read(connection, self.place)
+            self._known = self._session.opened
+        return self._mark
+
+    def _fence(self, mark: Mark | None, generation: int) -> None:
+        if mark is not None and generation and mark.generation > generation:
+            raise LedgerFenced(
+                f"{self._session.where.address}: generation {mark.generation} has taken over, this worker has {generation}"
+            )
+        self._generation = max(generation, self._generation)
+
+    def _refuse_gap(self, mark: Mark | None, epoch: Epoch) -> None:
+        """An epoch that was committed here and is not here any more would be missing for ever."""
+        if mark is not None and mark.epoch is not None and mark.epoch + 1 < epoch.number:
+            raise DestinationBehind(
+                f"{self._session.where.address} holds epoch {mark.epoch} (position {format_lsn(mark.position or 0)}), and"
+                f" epoch {epoch.number} is to be delivered: what came between was committed there and is gone",
+                epoch=mark.epoch,
+            )
+
+    def _explain(self, connection: Connection, epoch: Epoch) -> None:
+        """Undoes the transaction and says why the position did not move; returns when it is already there."""
+        execute(connection, "ROLLBACK")
+        self._mark = bookkeeping.read(connection, self.place)
+        self._fence(self._mark, epoch.generation)
+        if self._mark is None or self._mark.position is None or self._mark.position < epoch.upto:
+            self._mark = None
+            raise DestinationFailed(
+                f"{self._session.where.address}: the row of {epoch.flow} and {epoch.destination} in penstock.positions is gone",
+                remedy="It is made again at the next try.",
+            )
+
+
+@contextmanager
+def _transaction(connection: Connection, pipelined: bool) -> Iterator[Transaction]:
+    """An open transaction, which the block commits; in a pipeline if it may be."""
+    if not pipelined:
+        execute(connection, "BEGIN")
+        yield Transaction(connection)
+        return
+    with connection.pipeline() as pipeline:
+        execute(connection, "BEGIN")
+        yield Transaction(connection, pipeline)
