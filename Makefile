@@ -36,8 +36,8 @@ test: setup ## every test but the long chaos runs
 chaos: setup ## kill everything at every failpoint and at random, under load
 	@$(BIN)/pytest -m chaos
 
-bench: setup ## measure lanes, capture, decoding, the whole path, fan-out, latency, memory and TOAST
-	@for one in lanes capture decode path fanout latency memory toast; do echo "== bench/$$one"; $(BIN)/python -m bench.$$one || exit 1; done
+bench: setup ## measure lanes, capture, decoding, the whole path, fan-out, latency, memory, TOAST and the postgres destination
+	@for one in lanes capture decode path fanout latency memory toast postgres_sink; do echo "== bench/$$one"; $(BIN)/python -m bench.$$one || exit 1; done
 
 clean: ## remove .venv and what tools have left
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist src/*.egg-info
