@@ -6,6 +6,7 @@ BIN := .venv/bin
 SECONDS ?=
 RATE ?=
 JOBS ?= 2
+MINUTES ?= 30
 CODE := $(wildcard src tests bench)
 
 help: ## list the targets
@@ -33,11 +34,12 @@ check: lint ## lint and the fast tests, in under two minutes
 test: setup ## every test but the long chaos runs
 	@$(BIN)/pytest -n $(JOBS) --dist worksteal -m 'not chaos'
 
-chaos: setup ## kill everything at every failpoint and at random, under load
-	@$(BIN)/pytest -m chaos
+chaos: setup ## kill everything at every boundary and at random, under load; MINUTES=30 says how long
+	@PENSTOCK_CHAOS_MINUTES=$(MINUTES) $(BIN)/pytest -s -m chaos
 
-bench: setup ## measure lanes, capture, decoding, the whole path, fan-out, one in trouble, latency, memory, TOAST and HTTP
-	@for one in lanes capture decode path fanout disturbed latency memory toast http_sink; do echo "== bench/$$one"; $(BIN)/python -m bench.$$one || exit 1; done
+BENCHES := lanes capture decode path fanout disturbed latency memory toast postgres_sink http_sink
+bench: setup ## measure every part against its floor or a peer
+	@for one in $(BENCHES); do echo "== bench/$$one"; $(BIN)/python -m bench.$$one || exit 1; done
 
 clean: ## remove .venv and what tools have left
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist src/*.egg-info
