@@ -59,7 +59,10 @@ Size = Annotated[int, BeforeValidator(parse_size)]
 class Options(BaseModel):
     """The base of every option model: frozen, unknown keys refused, docstrings as help."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, str_strip_whitespace=False)
+    # An error that nobody has made into sentences must not show the options: they may hold passwords.
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, str_strip_whitespace=False, hide_input_in_errors=True
+    )
 
 
 def matches(patterns: Sequence[str], schema: str, table: str) -> bool:

@@ -175,6 +175,7 @@ def test_tls_with_its_own_authority(tmp_path: Path) -> None:
         assert "certificate" in error.message and "`ca_file`" in error.remedy and not receiver.arrived
         assert send(receiver, ROWS, ca_file=ca_file)["rows"] == 3
         assert send(receiver, ROWS, verify=False)["rows"] == 3
+        assert "`ca_file`" in refused(DestinationUnreachable, receiver, ca_file=str(tmp_path / "missing.pem")).remedy
         error = refused(DestinationUnreachable, receiver.url.replace("127.0.0.1", "localhost"), ca_file=ca_file)
         assert "certificate" in error.message
     with Receiver() as plain:

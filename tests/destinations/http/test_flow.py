@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,4 +79,6 @@ def test_everything_arrives_through_failures_and_a_kill(
             state[key] = change["after"]["v"]
     assert state == dict(database.rows("select id, v from items"))
     log = "".join(path.read_text() for path in flow.state.rglob("*.log*"))
-    assert "asks to be left alone for 1 s" in log and "pass-word" not in log + flow.output()
+    told = [json.loads(line) for line in log.splitlines() if "asks to be left alone for 1 s" in line]
+    assert told and all(line["seconds"] >= 1 for line in told)
+    assert "pass-word" not in log + flow.output()

@@ -39,7 +39,7 @@ def flow(**options: Any) -> dict[str, Any]:
         ({"url": URL, "headers": {"X-A": "a\r\nX-B: b"}}, "headers.X-A"),
         ({"url": URL, "headers": {"X A": "a"}}, "headers"),
         ({"url": URL, "idempotency_header": "a:b"}, "idempotency_header"),
-        ({"url": URL, "ca_file": "/nowhere/ca.pem"}, "ca_file"),
+        ({"url": URL, "ca_file": ""}, "ca_file"),
         ({"url": URL, "headers": {"Idempotency-key": "a"}}, ""),
         ({"url": URL, "headers": {"Content-Length": "1"}}, ""),
         ({"url": URL, "headers": {"X-A": "1", "x-a": "2"}}, ""),
@@ -68,5 +68,6 @@ def test_secrets_are_marked_and_not_part_of_a_representation() -> None:
 def test_a_header_of_the_operator_takes_the_place_of_ours() -> None:
     made = HttpOptions(url=URL, headers={"Content-Type": "application/vnd.shop+json", "Authorization": "Bearer t"})
     assert made.header_lines == ["content-type: application/vnd.shop+json", "user-agent: penstock", "authorization: Bearer t"]
-    with pytest.raises(ValidationError):
+    with pytest.raises(ValidationError) as refused:
         HttpOptions.model_validate({"url": URL, "headers": {"Expect": "x"}})
+    assert "pass-word" not in str(refused.value) and "hidden" not in str(refused.value)

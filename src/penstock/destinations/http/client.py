@@ -125,7 +125,8 @@ def connect(options: HttpOptions) -> Failure | None:
 def failure(code: int, message: str) -> Failure:
     """libcurl's error as a failure of ours; `message` is shown for certificates only, where it holds no secret."""
     if code in _CERTIFICATE:
-        return Failure(f"its certificate is not accepted ({message})", _CERTIFICATE[code], passing=False)
+        reason, remedy = _CERTIFICATE[code]
+        return Failure(f"{reason} ({message})" if message else reason, remedy, passing=False)
     reason, remedy = _FAILURES.get(code, (f"libcurl gives up with code {code}", _LOST[1]))
     return Failure(reason, remedy)
 
@@ -185,7 +186,11 @@ _FAILURES = {
 }
 _CERTIFICATE = {
     pycurl.E_PEER_FAILED_VERIFICATION: (
-        "Give the authority that signed it with `ca_file`, or correct the host in `url`; `verify: false` takes any certificate."
+        "its certificate is not accepted",
+        "Give the authority that signed it with `ca_file`, or correct the host in `url`; `verify: false` takes any certificate.",
     ),
-    pycurl.E_SSL_CACERT_BADFILE: "`ca_file` must hold certificates in PEM form that the worker may read.",
+    pycurl.E_SSL_CACERT_BADFILE: (
+        "the certificates of authorities cannot be read",
+        "`ca_file` must be a file with certificates in PEM form that the worker may read.",
+    ),
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import re
-from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import SplitResult, unquote_to_bytes, urlsplit, urlunsplit
 
@@ -59,7 +58,7 @@ class HttpOptions(DestinationOptions):
     """Header with the signature: t=<Unix seconds>,v1=<hexadecimal HMAC-SHA256 of "<t>." and the body>."""
     verify: bool = True
     """Whether the server's certificate must be good."""
-    ca_file: str | None = None
+    ca_file: Annotated[str, Field(min_length=1)] | None = None
     """File with the authorities (PEM) that the server's certificate may come from; the system's when not set."""
 
     @field_validator("url")
@@ -76,13 +75,6 @@ class HttpOptions(DestinationOptions):
         if parts.scheme not in ("http", "https") or not host:
             raise ValueError("is not a web address such as https://example.com/changes")
         return url
-
-    @field_validator("ca_file")
-    @classmethod
-    def _is_a_file(cls, path: str | None) -> str | None:
-        if path is not None and not Path(path).expanduser().is_file():
-            raise ValueError(f"there is no file {path}")
-        return path
 
     @model_validator(mode="after")
     def _headers_are_told_apart(self) -> HttpOptions:
