@@ -64,6 +64,7 @@ def raising(target: Harness, body: str) -> None:
         ("ALTER v TYPE public.word USING v::public.word", "", "none of its column's type"),
     ],
 )  # fmt: skip
+@pytest.mark.parametrize("way", ["arrays", "pour"], indirect=True)
 def test_a_row_that_the_table_refuses(target: Harness, statement: str, constraint: str, said: str, way: str) -> None:
     target.deliver(1, FIRST)
     asked(target.home, "CREATE TYPE public.word AS ENUM ('first'); CREATE TABLE public.others (v text PRIMARY KEY)")

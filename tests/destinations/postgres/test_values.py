@@ -105,7 +105,11 @@ def to(database: Database, home: Path) -> Harness:
 
 
 @pytest.mark.skipif(NO_FACTS, reason="the table of cases stands beside the checkout")
-@pytest.mark.parametrize("types", ["with the source's types", "without them"])
+@pytest.mark.parametrize(
+    ("way", "types"),
+    [(way, "with the source's types") for way in ("arrays", "copy", "pour")] + [("arrays", "without them")],
+    indirect=["way"],
+)
 def test_every_case_arrives_as_the_source_has_it(
     each_database: Database, each_other: Database, tmp_path: Path, types: str, way: str
 ) -> None:
@@ -137,6 +141,7 @@ def test_every_case_arrives_as_the_source_has_it(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("way", ["arrays", "pour"], indirect=True)
 def test_values_by_chance_arrive_as_the_source_has_them(database: Database, other: Database, tmp_path: Path, way: str) -> None:
     sys.stdout.write(f"PENSTOCK_SEED={SEED}\n")
     r = random.Random(SEED)
@@ -178,6 +183,17 @@ def test_odd_keys_are_found_again_moved_and_removed(target: Harness, way: str) -
     made = replace(made, odd={"d": odd((0, "infinity"), (2, "-infinity"))})
     assert deliver(target, 2, [made]) == {}
     assert asked(target.home, sql) == [("1970-01-08", "-infinity", None, None, 3)]
+
+
+def test_uuids_in_another_form_are_read_by_the_server(target: Harness, way: str) -> None:
+    schema = table({"id": pa.int64(), "u": (pa.string(), "uuid")})
+    forms = ["a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11", "{A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A12}", None]
+    deliver(target, 1, [batch(schema, [insert({"id": n, "u": u}, ordinal=n) for n, u in enumerate(forms, 1)])])
+    assert asked(target.home, "SELECT u::text FROM public.orders ORDER BY id") == [
+        ("a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11",),
+        ("a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a12",),
+        (None,),
+    ]
 
 
 def test_bytes_behind_a_null_are_not_sent() -> None:

@@ -72,6 +72,8 @@ class Folded:
     changes: int
     last: tuple[int, int]
     """Position and ordinal of the chunk's last change."""
+    fresh: pa.Array
+    """Whether the log says of each of the `upserts` that it was not there before; the destination may know better."""
 
 
 class Fold:
@@ -120,7 +122,7 @@ def fold(batches: list[Batch]) -> Folded:
     doubtful = [i for i in range(len(table.columns)) if any(b.unchanged[i] is not None for b in batches)]
     outcome = fold_rows(op, position, ordinal, codes, enters, count, _marks(batches, doubtful, len(op)))
     assembly = _Assembly(table, batches, keys, doubtful, position, ordinal)
-    upserts, patches = assembly.split(outcome.live)
+    upserts, patches, whole = assembly.split(outcome.live)
     departures = None
     if len(outcome.at):
         at = pa.table({"position": position[outcome.at], "ordinal": ordinal[outcome.at]})
@@ -134,6 +136,7 @@ def fold(batches: list[Batch]) -> Folded:
         departures=departures,
         changes=int((op != Op.LEAVE).sum()),
         last=(int(position[-1]), int(ordinal[-1])),
+        fresh=_fresh(op, codes, whole, outcome.truncated),
     )
 
 
@@ -148,13 +151,13 @@ class _Assembly:
     position: Any
     ordinal: Any
 
-    def split(self, live: Rows) -> tuple[pa.Table, Patches | None]:
-        """The rows that are complete, and those that need their origin."""
+    def split(self, live: Rows) -> tuple[pa.Table, Patches | None, Any]:
+        """The rows that are complete, those that need their origin, and the last changes of the former."""
         partial = (live.sources == FROM_ORIGIN).any(axis=1)
         if not partial.any():
-            return self._rows(live), None
+            return self._rows(live), None, live.last
         whole = Rows(*(part[~partial] for part in live))
-        return self._rows(whole), self.patches(Rows(*(part[partial] for part in live)))
+        return self._rows(whole), self.patches(Rows(*(part[partial] for part in live))), whole.last
 
     def patches(self, rows: Rows) -> Patches:
         """Rows with what is known of them, and where the rest is."""
@@ -219,6 +222,16 @@ def _check(keys: list[pa.Array], op: Any, table: TableSchema) -> None:
     """No change but a TRUNCATE comes without a key."""
     if max((key.null_count for key in keys), default=0) > int((op == Op.TRUNCATE).sum()):
         raise DecodeFailed(f"{table.qualified}: a change has NULL in its key", table=table.qualified)
+
+
+def _fresh(op: Any, codes: Any, last: Any, truncated: bool) -> pa.Array:
+    """Which of the rows, given by their last changes, began in this chunk: their keys' first change added them."""
+    if truncated:
+        return pa.array(np.ones(len(last), np.bool_))
+    rows = np.arange(len(op) - 1, -1, -1)
+    first = np.zeros(int(codes.max(initial=0)) + 1, np.int64)
+    first[codes[: len(op)][::-1]] = rows
+    return pa.array(np.isin(op[first[codes[last]]], (Op.INSERT, Op.SNAPSHOT)))
 
 
 def _marks(batches: list[Batch], doubtful: list[int], rows: int) -> Any:

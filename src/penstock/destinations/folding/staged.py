@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,11 +20,15 @@ Travel = Callable[[pa.Table, TableSchema], pa.Table]
 """Gives rows of a table, or some of its columns, the types that the destination takes."""
 
 
-def stage(staged: Staged, folded: Folded, travel: Travel) -> Chunk:
+_MANY_BYTES: Final = 256 << 10
+
+
+def stage(staged: Staged, folded: Folded, travel: Travel, *, apart: bool = False) -> Chunk:
     """Stages what a chunk asks for, and says where it is.
 
-    Its parts, each missing when it is empty: `upserts`, whole rows; `deletes`, keys; `patches`, rows of which cells are to be
-    left as they are; `moved`, rows of which cells come from another key's row; `departures`, rows that left the bucket.
+    Its parts, each missing when it is empty: `upserts`, whole rows; `inserts`, with `apart`, those of them that the log says
+    are new, when they are many; `deletes`, keys; `patches`, rows of which cells are to be left as they are; `moved`, rows of
+    which cells come from another key's row; `departures`, rows that left the bucket.
     """
     table = folded.table
     chunk: Chunk = {
@@ -37,8 +41,12 @@ def stage(staged: Staged, folded: Folded, travel: Travel) -> Chunk:
         "last": list(folded.last),
         "foreign": folded.patches is not None and folded.patches.foreign > 0,
     }
-    if folded.upserts.num_rows:
-        chunk["upserts"] = staged.add(travel(folded.upserts, table))
+    upserts = folded.upserts
+    if apart and upserts.nbytes > _MANY_BYTES and (inserts := upserts.filter(folded.fresh)).nbytes > _MANY_BYTES:
+        chunk["inserts"] = staged.add(travel(inserts, table))
+        upserts = upserts.filter(pc.invert(folded.fresh))
+    if upserts.num_rows:
+        chunk["upserts"] = staged.add(travel(upserts, table))
     if folded.deletes.num_rows:
         chunk["deletes"] = staged.add(travel(folded.deletes, table))
     if folded.patches is not None:

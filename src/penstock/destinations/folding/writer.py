@@ -25,6 +25,8 @@ class FoldingWriter(Writer):
     """Stages folded changes as Arrow; a destination says which odd values it holds and which types it takes."""
 
     options: TableOptions
+    inserts_apart = False
+    """Whether new rows are worth a part of their own."""
 
     def hold(self, batch: Batch) -> Batch:
         """The batch with every odd value in its place that the destination holds; what is left is odd for it too."""
@@ -66,7 +68,7 @@ class FoldingWriter(Writer):
         tables[table.qualified] += folded.changes
         if folded.truncated:
             chunks[:] = [chunk for chunk in chunks if (chunk["schema"], chunk["table"]) != (table.schema, table.name)]
-        chunks.append(stage(staged, folded, self.travel))
+        chunks.append(stage(staged, folded, self.travel, apart=self.inserts_apart))
 
     def _wanted(self, batches: Iterator[Batch], ignored: Counter[str]) -> Iterator[Batch]:
         """The batches after the truncate policy; adds to `ignored`, by table, the TRUNCATEs that it leaves out."""

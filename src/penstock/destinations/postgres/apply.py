@@ -73,16 +73,21 @@ def apply_chunk(room: PostgresRoom, chunk: StagedChunk, moves: Moves) -> None:
     Rows are changed where they are, never removed and added again: columns of the target's own keep their values, and rows of
     other tables that refer to them stay.
     """
-    upserts, deletes, moved, patches = (chunk.part(name) for name in ("upserts", "deletes", "moved", "patches"))
+    parts = ("upserts", "inserts", "deletes", "moved", "patches")
+    upserts, inserts, deletes, moved, patches = (chunk.part(name) for name in parts)
     if patches is not None:
         _change(room, chunk, patches)
     if moved is not None:
         moves.take(moved, chunk)
     if deletes is not None:
         _remove(room, chunk, deletes)
+    types = [room.shape.types[name] for name in chunk.columns]
     if upserts is not None:
-        types = [room.shape.types[name] for name in upserts.column_names]
         room.transaction.feed("penstock_rows", upserts, types, [_merge(room, chunk, "penstock_rows")])
+    if inserts is not None:
+        room.shape.pours = room.shape.pours and room.transaction.pour(room.target, inserts, types)
+        if not room.shape.pours:
+            room.transaction.feed("penstock_rows", inserts, types, [_merge(room, chunk, "penstock_rows")])
     if moved is not None:
         room.transaction.run(_merge(room, chunk, room.moved))
         moves.given()

@@ -28,6 +28,12 @@ _WIDE: Final = 1 << 30
 # Integer and fraction are cut into groups of four digits by 64-bit arithmetic.
 _DIGITS, _SCALE = 18, 16
 
+_UUID_FORM: Final = "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"
+_PLACES: Final = [place for place in range(36) if place not in (8, 13, 18, 23)]
+_NIBBLES: Final = np.zeros(256, np.uint8)
+_NIBBLES[list(b"0123456789abcdef")] = range(16)
+_NIBBLES[list(b"ABCDEF")] = range(10, 16)
+
 Wire = tuple[str, int]
 """A type that values travel in: its name, and its number on every server."""
 
@@ -45,6 +51,17 @@ TIME: Final[Wire] = ("time", 1083)
 TIMESTAMP: Final[Wire] = ("timestamp", 1114)
 TIMESTAMPTZ: Final[Wire] = ("timestamptz", 1184)
 NUMERIC: Final[Wire] = ("numeric", 1700)
+UUID: Final[Wire] = ("uuid", 2950)
+JSONB: Final[Wire] = ("jsonb", 3802)
+
+_TEXTS: Final[dict[str, Wire]] = {
+    "character varying": ("varchar", 1043),
+    "bpchar": ("bpchar", 1042),
+    "json": ("json", 114),
+    "jsonb": JSONB,
+    "uuid": UUID,
+}
+"""Types of the target that texts can travel as, by their names there."""
 
 _PLAIN: Final[dict[pa.DataType, Wire]] = {
     pa.bool_(): BOOL,
@@ -64,9 +81,11 @@ _NUMBERS: Final = {
 }  # fmt: skip
 
 
-def wire_of(kind: pa.DataType, money: bool = False) -> Wire:
-    """The type that values of an Arrow type travel in; text for all that have no other."""
-    if money and pa.types.is_decimal128(kind) and kind.scale == 2:
+def wire_of(kind: pa.DataType, target: str) -> Wire:
+    """The type that values of an Arrow type travel in to a column of the target; text for all that have no other."""
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return _TEXTS.get(target, TEXT)
+    if target == "money" and pa.types.is_decimal128(kind) and kind.scale == 2:
         return MONEY
     if pa.types.is_timestamp(kind) and kind.unit == "us":
         return TIMESTAMP if kind.tz is None else TIMESTAMPTZ
@@ -92,12 +111,20 @@ class Cells:
 
 
 def cells(array: pa.Array, wire: Wire) -> Cells:
-    """The values as cells."""
-    if wire == TEXT:
-        return _strings(_text(array))
-    if wire == BYTEA:
-        return _strings(array)
+    """The values as cells; texts that travel as UUIDs are some (`are_uuids`)."""
+    if wire == UUID:
+        return _fixed(_uuids(array), _absent(array))
+    if wire == JSONB:
+        # The version of the form, before the text.
+        return _strings(pc.binary_join_element_wise(pa.scalar("\x01", array.type), array, pa.scalar("", array.type)))
+    if wire[0] not in _NUMBERS and wire != NUMERIC:
+        return _strings(array if wire == BYTEA else _text(array))
     return _fixed(_numeric(array) if wire == NUMERIC else _numbers(array, wire), _absent(array))
+
+
+def are_uuids(values: pa.ChunkedArray) -> bool:
+    """Whether all texts are UUIDs in their usual form, 36 characters with dashes."""
+    return bool(pc.all(pc.match_substring_regex(values, _UUID_FORM), min_count=0).as_py())
 
 
 def array_parameter(column: Cells, wire: Wire) -> bytes:
@@ -184,6 +211,18 @@ def _numeric(array: pa.Array) -> Any:
     for place in range(parts - 1, -1, -1):
         behind, fields[:, 4 + whole + place] = np.divmod(behind, 10_000)
     return fields.view(np.uint8).reshape(len(array), 2 * (4 + whole + parts))
+
+
+def _uuids(array: pa.Array) -> Any:
+    """The payloads of UUIDs in their usual form."""
+    absent = _absent(array)
+    digits = _NIBBLES[_bytes(array if absent is None else array.drop_null())[1].reshape(-1, 36)[:, _PLACES]]
+    found = (digits[:, ::2] << 4) | digits[:, 1::2]
+    if absent is None:
+        return found
+    payloads = np.zeros((len(array), 16), np.uint8)
+    payloads[~absent] = found
+    return payloads
 
 
 def _fixed(payloads: Any, absent: Any) -> Cells:

@@ -42,12 +42,14 @@ SELECT EXISTS (
 """
 
 
-@dataclass(frozen=True)
+@dataclass
 class Shape:
     """A table as it stands at the target: its quoted name, and its columns with their types, modifiers left out."""
 
     target: str
     types: Mapping[str, str]
+    pours: bool = True
+    """Whether new rows can be copied straight into it; false once it had one of them already."""
 
 
 @dataclass(frozen=True)

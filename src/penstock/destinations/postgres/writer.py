@@ -12,6 +12,8 @@ __all__ = ["PostgresWriter", "warm"]
 class PostgresWriter(FoldingWriter):
     """Stages folded changes as Arrow; it never connects to the server."""
 
+    inserts_apart = True
+
     def hold(self, batch: Batch) -> Batch:
         """Infinities, the end of the day, NaN and the last years stand in their place."""
         return held(batch)
