@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from penstock.errors import PenstockError, SourceUnreachable
+from penstock.errors import PenstockError, SourceStopping
 from penstock.journal.writer import JournalWriter
 from penstock.observe.failpoints import reach
 from penstock.sources.base import Capture, Link
@@ -129,7 +129,7 @@ def _end_of_stream(connection: ReplicationConnection, frame: bytes) -> None:
     if kind == b"E":
         raise_server_error(payload, connection.where)
     if kind != b"N":
-        raise SourceUnreachable("the server ended the replication stream, as it does when it shuts down")
+        raise SourceStopping("The server ended the replication stream, as it does when it shuts down.")
 
 
 class _Teller(threading.Thread):

@@ -75,7 +75,8 @@ class PostgresSource(Source):
             preflight = self._preflight()
             findings += preflight.server()
             plan = self._plan()
-            findings += [*preflight.tables(plan), *preflight.publishing(plan, journal_end), preflight.slot(journal_end)]
+            findings += [*preflight.tables(plan), *preflight.publishing(plan, journal_end)]
+            findings += [*self._watch.findings(self._control, plan), preflight.slot(journal_end)]
             findings += [*preflight.state(), *standbys.look(self._control, self.options, self.slot)]
         except PenstockError as error:
             findings.append(bad("catalogue", error))
@@ -103,14 +104,18 @@ class PostgresSource(Source):
             raise publication_gone(self.publication)
         if journal_end is not None:
             self._watch.compare(self._control, plan)
+        start = parse_lsn(self.options.start_lsn) if journal_end is None and self.options.start_lsn is not None else None
+        if start is not None:
+            self._check_start(start, found.confirmed if found is not None else None)
         if self.options.validate_replication:
             self._refuse_problems(plan)
         self._prepare_publication(plan)
         position = self._prepare_slot(found, follows=plan.found is None)
         if journal_end is not None and position > journal_end:
             raise slot_ahead(self.slot, position, journal_end)
-        if journal_end is None and self.options.start_lsn is not None:
-            position = self._beginning(position, parse_lsn(self.options.start_lsn))
+        if start is not None:
+            self._check_start(start, position)
+            position = start
         self._lineage = now or lineage.read(self._control, self.flow)
         self._started = self._control.row(_STARTED)["at"]
         self._watch.rebase(self._control, self._lineage.head)
@@ -163,14 +168,17 @@ class PostgresSource(Source):
             self._lineage = Lineage.of_data(memory["lineage"])
         if "inventory" in memory:
             self._watch.recall(Inventory.of_data(memory["inventory"]), self._lineage.head if self._lineage else 0)
+        self._watch.wider = [(Inventory.of_data(w["inventory"]), int(w["since"])) for w in memory.get("wider", ())]
 
     def remember(self) -> dict[str, Any]:
-        """System identifier, timeline, head, and what the publication sends."""
+        """System identifier, timeline, head, and what the publication sends, or once sent and no longer does."""
         memory: dict[str, Any] = {}
         if self._lineage is not None:
             memory["lineage"] = {**self._lineage.to_data(), "head": max(self._lineage.head, self._watch.head)}
         if self._watch.known is not None:
             memory["inventory"] = self._watch.known.to_data()
+        if self._watch.wider:
+            memory["wider"] = [{"inventory": base.to_data(), "since": since} for base, since in self._watch.wider]
         return memory
 
     def look(self) -> SourceHealth:
@@ -217,20 +225,25 @@ class PostgresSource(Source):
         self._control.close()
         self._eye.close()
 
-    def _beginning(self, slot_at: int, asked: int) -> int:
-        """Where a new journal begins when `start_lsn` asks for a place; SourceGap when the slot no longer delivers from there."""
+    def _check_start(self, asked: int, slot_at: int | None) -> None:
+        """Refuses a `start_lsn` from which no slot delivers; None is a slot that would have to be made now."""
+        if asked > self.head():
+            raise SourceSettings(
+                f"The server's log ends before start_lsn {format_lsn(asked)}.",
+                remedy="Correct start_lsn, or take it out: the flow begins where the slot stands.",
+            )
+        if slot_at is None:
+            raise SourceGap(
+                f"The slot {self.slot} does not exist, and a new one would begin beyond start_lsn {format_lsn(asked)}.",
+                remedy="Name a `slot` that stands before start_lsn, or take start_lsn out: the flow begins with its new slot.",
+                slot=self.slot,
+            )
         if asked < slot_at:
             raise SourceGap(
                 f"The slot {self.slot} stands at {format_lsn(slot_at)}, beyond start_lsn {format_lsn(asked)}.",
                 remedy=f"Set start_lsn to {format_lsn(slot_at)} or later, or take it out: the flow begins where the slot stands.",
                 slot=self.slot,
             )
-        if asked > self.head():
-            raise SourceSettings(
-                f"The server's log ends before start_lsn {format_lsn(asked)}.",
-                remedy="Correct start_lsn, or take it out: the flow begins where the slot stands.",
-            )
-        return asked
 
     def _is_same_process(self) -> bool:
         """Whether the look reaches the very server that `prepare` has compared with the journal, not restarted since."""
