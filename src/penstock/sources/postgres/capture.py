@@ -59,9 +59,9 @@ class PostgresCapture(Capture):
         """What the server's plugin is asked for."""
         options = {"proto_version": "2", "publication_names": '"' + self.recipe["publication"].replace('"', '""') + '"'}
         # A streamed message bears the id of its transaction and not of its savepoint: one rolled back could not be told apart.
-        if self.recipe["streaming"] and not self.recipe["emit_messages"]:
+        if self.recipe["streaming"] and not self.recipe["messages"]:
             options["streaming"] = "on"
-        if self.recipe["emit_messages"]:
+        if self.recipe["messages"]:
             options["messages"] = "true"
         if self.recipe["origin"] != "any":
             options["origin"] = self.recipe["origin"]

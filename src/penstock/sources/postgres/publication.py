@@ -101,7 +101,7 @@ def find(control: Control, name: str, flow: str) -> Publication | None:
         owner=row["owner"],
         owned=row["owned"],
         of_superuser=row["of_superuser"],
-        made_here=row["comment"] == _mark(flow),
+        made_here=row["comment"] == catalog.flow_mark(flow),
         sends_updates=row["sends_updates"],
         everything=row["everything"],
         operations=tuple(o for o in row["operations"] if o),
@@ -153,7 +153,7 @@ def creation(name: str, flow: str, tables: Sequence[Table]) -> Composed:
     """The statements, one transaction when sent together, that make the publication and mark it as the flow's own."""
     return SQL(
         "CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true); COMMENT ON PUBLICATION {} IS {}"
-    ).format(Identifier(name), SQL(", ").join(t.quoted for t in tables), Identifier(name), Literal(_mark(flow)))
+    ).format(Identifier(name), SQL(", ").join(t.quoted for t in tables), Identifier(name), Literal(catalog.flow_mark(flow)))
 
 
 def addition(name: str, tables: Sequence[Table]) -> Composed:
@@ -175,7 +175,3 @@ def changes(name: str, plan: Plan) -> list[Composed]:
 def text(*statements: Composable) -> str:
     """Statements as an operator runs them."""
     return " ".join(f"{statement.as_string(None)};" for statement in statements)
-
-
-def _mark(flow: str) -> str:
-    return f"penstock flow {flow}"
