@@ -311,6 +311,27 @@ def test_missing_and_disabled_triggers_are_found(database: Database, make: Maker
     other.close()
 
 
+@pytest.mark.parametrize("comment", ["null", "'penstock flow shop'"])
+def test_a_function_that_others_laid_in_wait_is_not_run(database: Database, role: str, make: Maker, comment: str) -> None:
+    database.execute(f"create table a (id int primary key); create schema penstock authorization {role}")
+    with psycopg.connect(login(database, role), autocommit=True) as c:
+        c.execute(
+            "create function penstock.penstock_shop_ddl() returns event_trigger language plpgsql as"
+            " $$begin execute 'alter role ' || session_user || ' superuser'; end$$"
+        )
+        c.execute(f"comment on function penstock.penstock_shop_ddl() is {comment}")
+    source = make(capture_ddl=True)
+    (finding,) = bad(source.check())
+    assert finding.code == "source_rights" and role in finding.detail
+    with pytest.raises(SourceRights, match="everybody's sessions run"):
+        source.prepare(None)
+    assert database.rows(TRIGGERS) == []
+    database.execute(finding.remedy.partition("; ")[2].partition(";")[0])
+    source.prepare(None)
+    assert bad(source.check()) == []
+    source.drop()
+
+
 def test_a_role_without_the_right_uses_what_a_dba_lays_out(database: Database, role: str, make: Maker) -> None:
     database.execute(f"create table a (id int primary key); alter table a owner to {role}; alter role {role} replication")
     database.execute(f"grant create on database {database.name} to {role}")

@@ -104,9 +104,9 @@ BEGIN
                     OR d.object_type = 'table' AND d.schema_name !~ '^pg_'
                     AND (d.schema_name, d.object_name) <> (_state_schema, _state_table)
                     AND TG_TAG <> 'DROP EXTENSION' AND current_query() !~* '^\\s*(create|alter)\\s+extension\\M'
-                    AND ({dropped_chosen} OR EXISTS (SELECT FROM pg_event_trigger_dropped_objects() r
-                        WHERE r.object_type = 'publication relation' AND r.address_args = ARRAY[_publication]
-                        AND r.address_names = ARRAY[d.schema_name, d.object_name])))
+                    AND ({dropped_chosen} OR (d.schema_name, d.object_name) IN (SELECT r.address_names[1], r.address_names[2]
+                        FROM pg_event_trigger_dropped_objects() r
+                        WHERE r.object_type = 'publication relation' AND r.address_args = ARRAY[_publication])))
             ORDER BY d.objid, d.objsubid
         LOOP
             {emit}

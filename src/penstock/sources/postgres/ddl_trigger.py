@@ -35,7 +35,8 @@ SELECT t.evtname AS name, t.evtevent AS event, t.evtenabled::text AS enabled, n.
 """
 _FUNCTIONS = """
 SELECT n.nspname AS schema, f.proname AS name, f.prosrc AS source, pg_catalog.obj_description(f.oid, 'pg_proc') AS comment,
-       pg_catalog.pg_get_userbyid(f.proowner) AS owner, pg_catalog.pg_has_role(f.proowner, 'USAGE') AS owned
+       pg_catalog.pg_get_userbyid(f.proowner) AS owner, pg_catalog.pg_has_role(f.proowner, 'USAGE') AS owned,
+       coalesce((SELECT r.rolsuper FROM pg_catalog.pg_roles r WHERE r.oid = f.proowner), false) AS of_superuser
   FROM pg_catalog.pg_proc f
   JOIN pg_catalog.pg_namespace n ON n.oid = f.pronamespace
  WHERE f.pronargs = 0 AND f.prorettype = 'pg_catalog.event_trigger'::pg_catalog.regtype
@@ -215,6 +216,12 @@ class DdlTrigger:
             and function["comment"] != self._mark
         ):
             yield self._taken(f"function {self._qualified}", str(function["comment"]))
+        elif function is not None and self._statements(found) and not self._is_trusted(function, found):
+            yield SourceRights(
+                f"The function {self._qualified} belongs to {function['owner']}, who could change what everybody's sessions run.",
+                remedy=f"See who made it; {publication.text(_removal('function', function))} the next start makes it anew."
+                " Or set another `ddl_trigger_schema`.",
+            )
         if len(found.triggers) == len(self._events) and function is not None:
             return
         if found.server["standby"]:
@@ -227,6 +234,11 @@ class DdlTrigger:
                 f"The role {self._control.user} may not create the event trigger {self.name} that `capture_ddl` needs.",
                 remedy=f"As a superuser: {self._for_others(found)} Or set `capture_ddl: false`.",
             )
+
+    def _is_trusted(self, function: Row, found: _Found) -> bool:
+        """Whether no other than a superuser, our role, or who has made the triggers, can change the function."""
+        owners = {row["owner"] for row in found.triggers.values()}
+        return bool(function["of_superuser"]) or function["owner"] in {self._control.user, *owners}
 
     def _trigger_problems(self, name: str, row: Row) -> Iterator[PenstockError]:
         comment = row["comment"] or ""
