@@ -100,10 +100,11 @@ BEGIN
             LEFT JOIN pg_class c ON d.objsubid > 0 AND c.oid = d.objid
             LEFT JOIN pg_namespace n ON n.oid = c.relnamespace
             WHERE d.classid = 'pg_class'::regclass AND NOT d.is_temporary
+                AND current_query() !~* '^\\s*(create|alter)\\s+extension\\M'
                 AND (d.object_type = 'table column' AND NOT c.relispartition AND {taken}
                     OR d.object_type = 'table' AND d.schema_name !~ '^pg_'
                     AND (d.schema_name, d.object_name) <> (_state_schema, _state_table)
-                    AND TG_TAG <> 'DROP EXTENSION' AND current_query() !~* '^\\s*(create|alter)\\s+extension\\M'
+                    AND TG_TAG <> 'DROP EXTENSION'
                     AND ({dropped_chosen} OR (d.schema_name, d.object_name) IN (SELECT r.address_names[1], r.address_names[2]
                         FROM pg_event_trigger_dropped_objects() r
                         WHERE r.object_type = 'publication relation' AND r.address_args = ARRAY[_publication])))
