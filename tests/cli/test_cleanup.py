@@ -66,6 +66,19 @@ def test_what_the_flow_made_goes_and_a_second_run_has_nothing_to_do(
     assert not commands.state.exists()
 
 
+def test_event_triggers_go_with_the_flow_that_made_them(database: Database, commands: Commands, started: Started) -> None:
+    triggers = "SELECT evtname::text FROM pg_event_trigger"
+    before = database.rows(OBJECTS)
+    database.execute("CREATE FUNCTION f() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN END'")
+    database.execute("CREATE EVENT TRIGGER theirs ON ddl_command_end EXECUTE FUNCTION f()")
+    started(capture_ddl=True)
+    code, shown = commands.cleanup("--yes")
+    assert code == 0 and "event trigger penstock_shop_ddl_drop removed" in shown
+    assert "function penstock.penstock_shop_ddl removed" in shown and "schema penstock removed" in shown
+    assert database.rows(triggers) == [("theirs",)] and database.rows(OBJECTS) == before
+    assert "nothing to do" in commands.cleanup()[1]
+
+
 def test_what_a_dba_made_stays_and_is_said_to(database: Database, commands: Commands, started: Started) -> None:
     database.execute("CREATE PUBLICATION dba FOR TABLE a; CREATE SCHEMA penstock")
     database.execute(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
-from penstock.errors import PublicationNarrowed
+from penstock.errors import IdentityMissing, PublicationNarrowed
 from penstock.sources.postgres.options import PostgresOptions
 from penstock.sources.postgres.publishing import fits
 from penstock.sources.postgres.source import PostgresSource
@@ -145,6 +147,44 @@ def test_the_state_table_is_never_added(database: Database, commands: Commands) 
     code, shown = commands.publication("add", "penstock.source_state")
     assert code == 1 and "state table" in shown
     assert "source_state" not in commands.publication("discover")[1]
+
+
+def test_a_pattern_that_fits_the_state_table_too_means_the_others(database: Database, commands: Commands) -> None:
+    database.execute(TABLES)
+    commands.write(publication_tables=["a"])
+    commands.publication("sync")
+    code, shown = commands.publication("add", "*")
+    assert code == 0, shown
+    assert commands.published() == ["B", 'We"ird; täble', "a"]
+    assert commands.publication("add", "*", "penstock.*")[0] == 1
+
+
+def test_a_table_that_cannot_join_is_left_out_by_the_command_that_its_refusal_names(
+    database: Database, commands: Commands
+) -> None:
+    database.execute(f'{TABLES} CREATE TABLE "no key; $x" (v int)')
+    commands.write(publication_tables=["public.*"])
+    options = PostgresOptions(dsn=database.dsn, slot=commands.slot, publication_tables=("public.*",))
+    source = PostgresSource("shop", options)
+    try:
+        with pytest.raises(IdentityMissing) as refusal:
+            source.prepare(None)
+        command = shlex.split(refusal.value.remedy.rpartition("`")[0].rpartition("`")[2])
+        assert command[:4] == ["penstock", "publication", "remove", "--flow"]
+        # Before the publication is there, and once it is.
+        code, shown = commands.publication("remove", command[5])
+        assert code == 0 and "does without" in shown
+        start = source.prepare(None).start
+        assert len(commands.published()) == 3
+        database.execute("CREATE TABLE later (v int)")
+        with pytest.raises(IdentityMissing):
+            source.prepare(start)
+        assert "does without public.later" in commands.publication("remove", "later")[1]
+        source.prepare(start)
+        assert source.look().findings == ()
+        assert commands.publication("remove", "later")[0] == 0
+    finally:
+        source.close()
 
 
 @pytest.mark.parametrize("whole", ["ALL TABLES", "TABLES IN SCHEMA public"])

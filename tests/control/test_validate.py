@@ -59,10 +59,12 @@ def test_a_good_flow_has_no_problem() -> None:
         ("source.type", "postgress", "source.type", "no source named"),
         ("source.options.dsn", "not a dsn", "source.options.dsn", "connection string"),
         ("source.options.slot", "Bad-Slot", "source.options.slot", "characters"),
+        ("source.options.slot", "", "source.options.slot", "must not be empty"),
         ("source.options.publication_tables", "public.a", "source.options.publication_tables", "list"),
         ("source.options.publication_tables", [" "], "source.options.publication_tables", "empty"),
         ("source.options.status_interval", 10, "source.options.status_interval", "unit"),
         ("source.options.status_interval", "1ms", "source.options.status_interval", "1s"),
+        ("source.options.toast_cache_size", 0, "source.options.toast_cache_size", "at least 1"),
         ("source.options.create_slot", "perhaps", "source.options.create_slot", "true or false"),
         ("source.options.tabels", [], "source.options.tabels", "not a known option"),
         ("destinations", [], "destinations", "at least 1"),
@@ -100,6 +102,7 @@ def test_each_mistake_is_found_at_its_path(path: str, value: Any, where: str, wo
     found = problems(change(path, value))
     assert set(found) == {where}
     assert words in found[where].message
+    assert (found[where].message + found[where].remedy).isprintable()
 
 
 @pytest.mark.parametrize(

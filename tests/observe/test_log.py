@@ -56,6 +56,26 @@ def test_no_secret_reaches_file_or_screen(tmp_path: Path, capsys: pytest.Capture
     assert "RuntimeError" in path.read_text() and "RuntimeError" in shown
 
 
+def test_a_table_called_secret_is_no_secret(tmp_path: Path) -> None:
+    path = tmp_path / "worker.log"
+    log.configure("info", path, console=False)
+    structlog.get_logger().warning("table public.secret: dropped, sales.token: kept", note="password: hush a.password=hush")
+    (line,) = lines(path)
+    assert line["event"] == "table public.secret: dropped, sales.token: kept"
+    assert line["note"] == "password: **** a.password=****"
+
+
+def test_names_with_control_characters_forge_no_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log.configure("info", tmp_path / "worker.log", console=True)
+    name = "a\n12:00:00 error   forged\x1b[2J\u202e"
+    structlog.get_logger().warning(f"table {name} was dropped", table=name)
+    shown = capsys.readouterr().err
+    assert len(shown.splitlines()) == 1 and "\x1b" not in shown and "\u202e" not in shown
+    assert shown.count("a\\n12:00:00") == 2
+    (line,) = lines(tmp_path / "worker.log")
+    assert line["table"] == name
+
+
 def test_the_level_holds_and_a_new_configuration_replaces_the_old(tmp_path: Path) -> None:
     first, second = tmp_path / "a.log", tmp_path / "b.log"
     log.configure("warning", first, console=False)

@@ -12,13 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.core.finding import Finding
+from penstock.core.printable import printable
 from penstock.core.secret import mask
 from penstock.errors import FlowInvalid, PenstockError, Problem
-
-
-def printable(text: str) -> str:
-    """`text` on one line and without control characters: names come from servers and may hold anything."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 class Screen:

@@ -46,6 +46,7 @@ def examine(flow: Flow, state: Path) -> Iterator[Group]:
 
     def look() -> list[Finding]:
         source.append(source_card.load("source")(flow.name, source_card.options.model_validate(flow.source.options)))
+        source[0].recall(_memory(flow, state))
         return source[0].check(_journal_end(flow, state))
 
     found = _guarded(flow.source.type, look)
@@ -70,6 +71,18 @@ def _journal_end(flow: Flow, state: Path) -> int | None:
     ledger = Ledger(path)
     try:
         return max(ledger.checkpoints(flow.name).values(), default=None)
+    finally:
+        ledger.close()
+
+
+def _memory(flow: Flow, state: Path) -> dict[str, Any]:
+    """What the flow's last run knew of its source."""
+    path = ledger_path(state)
+    if not path.exists():
+        return {}
+    ledger = Ledger(path)
+    try:
+        return ledger.memory(flow.name)
     finally:
         ledger.close()
 

@@ -72,7 +72,7 @@ def problems_of(error: ValidationError, model: type[BaseModel], prefix: str = ""
 def _problem(detail: ErrorDetails, model: type[BaseModel], prefix: str, noun: str) -> Problem:
     path, kind = path_of(detail["loc"], prefix), detail["type"]
     owner, field = _walk(model, detail["loc"])
-    text = (field.description or "") if field else ""
+    text = " ".join((field.description or "").split()) if field else ""
     if kind == "missing":
         return Problem(path, "is missing", f"Add it: {text}" if text else "Add it.")
     if kind == "extra_forbidden":
@@ -97,6 +97,8 @@ def _message(detail: ErrorDetails, field: FieldInfo | None) -> tuple[str, str]:
         )
         near = nearest(given, choices) if isinstance(given, str) else None
         return shown, f"Did you mean `{near}`?" if near else f"Choose one of {', '.join(choices)}."
+    if kind == "string_pattern_mismatch" and not detail["input"]:
+        return "must not be empty", ""
     if kind == "string_pattern_mismatch":
         return "has characters that are not allowed here, or is too long", ""
     if kind == "value_error":

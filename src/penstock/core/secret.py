@@ -10,8 +10,10 @@ from typing import Any
 
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]*?)\}")
 _URI_PASSWORD = re.compile(r"(?P<head>[a-z][a-z0-9+.-]*://[^\s:/@]*:)[^\s@]+(?=@)", re.IGNORECASE)
+# What a dot and a colon enclose is a table in a sentence (public.secret: it was dropped) and no setting.
 _KEY_PASSWORD = re.compile(
-    r"(?P<head>\b(?:password|passwd|sslpassword|secret|secret_key|session_token|token|x-amz-signature|x-amz-credential)\s*[=:]\s*)(?:'(?:[^'\\]|\\.)*'|\"[^\"]*\"|[^\s&;,}]+)",
+    r"(?P<head>\b(?:password|passwd|sslpassword|secret|secret_key|session_token|token|x-amz-signature|x-amz-credential)"
+    r"\s*(?:=|(?<!\.password)(?<!\.passwd)(?<!\.secret)(?<!\.token):)\s*)(?:'(?:[^'\\]|\\.)*'|\"[^\"]*\"|[^\s&;,}]+)",
     re.IGNORECASE,
 )
 

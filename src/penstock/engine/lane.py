@@ -81,6 +81,7 @@ class Work:
         self._writer: Writer = card.load("writer")(self.place, self._options)
         source = connectors.find("source", setup["source"])
         self._decoder: Decoder = source.load("decoder")()
+        self._decoder.recipe = setup.get("decoding")
         self._completer: Completer | None = None
         if setup.get("completion") is not None:
             self._completer = source.load("completer")(setup["completion"])

@@ -100,11 +100,13 @@ class SourceWatch(threading.Thread):
         self._remember(self._source.remember())
 
     def _warn(self, finding: Finding, now: float) -> None:
-        code, told_at = self._warned.get(finding.subject, ("", 0.0))
-        # Something that is over is said once; a danger is said as long as it lasts.
-        if code == finding.code and (finding.code != "slot_endangered" or now - told_at < REPORT_INTERVAL):
+        told, told_at = self._warned.get(finding.subject, ("", 0.0))
+        lasts = finding.code == "slot_endangered"
+        # Something that is over is said once each time it happens; a danger is said as long as it lasts.
+        what = finding.code if lasts else f"{finding.code}: {finding.detail}"
+        if told == what and not (lasts and now - told_at >= REPORT_INTERVAL):
             return
-        self._warned[finding.subject] = (finding.code, now)
+        self._warned[finding.subject] = (what, now)
         _log.warning(finding.detail, subject=finding.subject, code=finding.code, remedy=finding.remedy)
 
 

@@ -227,6 +227,7 @@ class Worker:
             "options": use.options,
             "source": self.flow.source.type,
             "completion": self._source.completion(),
+            "decoding": self._source.decoding(),
             "staging": str(self._place(use).staging),
             "journal": str(self._journal),
         }

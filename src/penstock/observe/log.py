@@ -12,6 +12,7 @@ from typing import Any
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+from penstock.core.printable import printable
 from penstock.core.secret import MASK, mask
 
 MAX_BYTES = 16 << 20
@@ -65,9 +66,9 @@ def mask_secrets(logger: WrappedLogger, method: str, event: EventDict) -> EventD
 
 
 def render_line(logger: WrappedLogger, method: str, event: EventDict) -> str:
-    """One line for people: time, level, what happened, facts; an exception follows on lines of its own."""
+    """One line for people, whatever names it holds: time, level, what happened, facts; an exception follows on its own lines."""
     time, level = str(event.pop("timestamp", ""))[11:19], str(event.pop("level", ""))
-    what, trace = event.pop("event", ""), event.pop("exception", None)
+    what, trace = printable(str(event.pop("event", ""))), event.pop("exception", None)
     event.pop("logger", None)
     facts = " ".join(f"{key}={_short(value)}" for key, value in event.items())
     line = f"{time} {level:<7} {what} {facts}".rstrip()
@@ -103,5 +104,5 @@ def _masked(value: Any) -> Any:
 
 
 def _short(value: Any) -> str:
-    text = str(value)
+    text = printable(str(value))
     return f'"{text}"' if " " in text or not text else text

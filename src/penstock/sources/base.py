@@ -173,6 +173,10 @@ class Source(ABC):
         """What the source's options say of epochs; it stands behind the flow's own rules."""
         return Batching()
 
+    def decoding(self) -> dict[str, Any] | None:
+        """Plain data that every lane's `Decoder` has as its recipe; None when it needs none."""
+        return None
+
     def completion(self) -> dict[str, Any] | None:
         """Plain data from which every lane makes its `Completer`; None when the decoded batches are to stay as they are."""
         return None
@@ -237,6 +241,8 @@ class Decoder(ABC):
 
     gives_handles: bool = False
     """Whether batches carry their `handle`; set by the lane when there is a completer."""
+    recipe: Mapping[str, Any] | None = None
+    """What `Source.decoding` gave; set by the lane."""
 
     @abstractmethod
     def decode(

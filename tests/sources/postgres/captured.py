@@ -72,6 +72,7 @@ class Captured:
         self.link = PlainLink()
         self.error: BaseException | None = None
         self._decoder = PostgresDecoder()
+        self._decoder.recipe = self.source.decoding()
 
     @contextmanager
     def running(self) -> Iterator[Captured]:

@@ -59,13 +59,15 @@ def retries(logs: list[Any]) -> list[str]:
 
 def test_a_server_that_restarts_is_found_again_and_nothing_is_lost(server: EmbeddedPostgres, tmp_path: Path) -> None:
     flow = Supervised(server.dsn(), tmp_path)
-    with flow.running():
+    with structlog.testing.capture_logs() as logs, flow.running():
         for number, mode in enumerate(("fast", "immediate", "fast")):
             server.run(f"insert into t values ({number * 10})")
             server.restart(mode)  # type: ignore[arg-type]
             server.run(f"insert into t values ({number * 10 + 1})")
         flow.drain()
     assert flow.ids() == [0, 1, 10, 11, 20, 21]
+    first = next(e for e in logs if e["event"].startswith("capture lost"))
+    assert first["remedy"].startswith("Nothing to do"), "an orderly shutdown is no matter of host, port and firewall"
 
 
 def test_a_server_that_shuts_down_is_let_go_while_a_destination_is_behind(server: EmbeddedPostgres, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from penstock.errors import (
     SlotLost,
     SlotMissing,
     SourceDatabaseMissing,
+    SourceError,
     SourceGap,
     SourceRefused,
     SourceRights,
@@ -476,6 +477,33 @@ def test_a_new_flow_begins_where_start_lsn_says(database: Database, make: Maker)
         make(start_lsn="FFFF/0").prepare(None)
     with pytest.raises(ValidationError, match="is not an LSN"):
         PostgresOptions(dsn=database.dsn, start_lsn="here")
+
+
+@pytest.mark.parametrize(("asked", "why"), [("FFFF/0", "ends before start_lsn"), ("0/1", "a new one would begin beyond")])
+def test_a_bad_start_lsn_is_refused_before_anything_is_made(database: Database, make: Maker, asked: str, why: str) -> None:
+    database.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    with pytest.raises(SourceError, match=why):
+        make(start_lsn=asked).prepare(None)
+    assert database.rows("SELECT 1 FROM pg_publication UNION ALL SELECT 1 FROM pg_namespace WHERE nspname = 'penstock'") == []
+    assert database.rows("SELECT 1 FROM pg_replication_slots WHERE database = current_database()") == []
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_superusers_publication_is_not_opened_by_granting_the_superuser(
+    database: Database, role: str, make: Maker, whole: bool
+) -> None:
+    database.execute("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY); CREATE SCHEMA s")
+    database.execute(f"CREATE PUBLICATION dba FOR TABLE a{', TABLES IN SCHEMA s' if whole else ''}")
+    database.execute(
+        f"ALTER ROLE {role} REPLICATION; ALTER TABLE b OWNER TO {role}; GRANT CREATE ON DATABASE {database.name} TO {role}"
+    )
+    source = make(publication="dba", publication_tables=["public.*"], dsn=login(database, role))
+    (problem,) = [f for f in bad(source.check()) if f.subject == "publication dba"]
+    assert "GRANT" not in problem.remedy and 'ADD TABLE "public"."b"' in problem.remedy
+    assert ("OWNER TO" in problem.remedy) is not whole
+    if not whole:
+        database.execute(problem.remedy.partition(", or ")[2])
+        assert bad(source.check()) == []
 
 
 def test_batch_size_and_timeout_are_said_on_the_source(database: Database, make: Maker) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +150,79 @@ def test_a_narrower_publication_stops_the_flow(database: Database, make: Maker, 
     database.execute(f"alter publication penstock_shop {change}")
     error = source.look().error
     assert isinstance(error, PublicationNarrowed) and what in error.message
+
+
+def test_what_was_narrowed_while_the_flow_was_down_is_said_at_each_start_and_by_doctor(database: Database, make: Maker) -> None:
+    database.execute("create table a (id int primary key, v int); create table b (id int primary key)")
+    database.execute("create publication p for table a, b")
+    source = make(publication="p")
+    good = head(database)
+    database.execute("alter publication p set (publish = 'insert'); alter publication p set table a where (id > 5)")
+    expected = {"no longer sends update", "some rows of public.a", "public.b was taken out"}
+    memory = source.remember()
+    for _ in range(2):
+        again = PostgresSource("shop", source.options)
+        again.recall(memory)
+        advice = [f for f in again.check(good) if f.code == "publication_narrowed"]
+        assert all(f.ok and f.remedy for f in advice) and len(advice) == 3
+        with structlog.testing.capture_logs() as logs:
+            again.prepare(good)
+        said = [e for e in logs if "sends less" in e["event"]]
+        assert {w for w in expected for e in said if w in e["reason"]} == expected
+        assert all(e["missing"].startswith("such changes after ") for e in said)
+        memory = json.loads(json.dumps(again.remember()))
+        again.close()
+    database.execute("alter publication p set (publish = 'insert, update, delete, truncate'); alter publication p set table a, b")
+    again = PostgresSource("shop", source.options)
+    again.recall(memory)
+    assert not any(f.code == "publication_narrowed" for f in again.check(good))
+    again.prepare(good)
+    assert "wider" not in again.remember()
+    again.close()
+
+
+def test_doctor_says_what_the_next_start_refuses(database: Database, make: Maker) -> None:
+    database.execute("create table a (id int primary key); create table b (id int primary key)")
+    source = make()
+    database.execute("alter publication penstock_shop drop table b")
+    again = PostgresSource("shop", source.options)
+    again.recall(source.remember())
+    (finding,) = [f for f in again.check(head(database)) if not f.ok]
+    assert finding.code == "publication_narrowed" and "public.b was taken out" in finding.detail
+    again.close()
+
+
+@pytest.mark.parametrize("change", ["rename to b", "set schema s"])
+def test_a_renamed_table_is_said_with_both_names(database: Database, make: Maker, change: str) -> None:
+    database.execute("create schema s; create table a (id int primary key)")
+    source = make()
+    source.look()
+    database.execute(f"alter table a {change}")
+    with structlog.testing.capture_logs() as logs:
+        assert source.look().error is None
+        source.look()
+    new = "public.b" if "rename" in change else "s.a"
+    (said,) = [e for e in logs if "renamed" in e["event"]]
+    assert (said["table"], said["renamed"]) == ("public.a", new) and "public.a" in said["remedy"]
+
+
+def test_each_gap_of_a_table_is_reported(database: Database, make: Maker) -> None:
+    database.execute("create table a (id int primary key); create table b (id int primary key)")
+    source = make()
+    watch = SourceWatch(source, lambda memory: None, lambda: None, interval=0.05)
+
+    def has(count: int) -> bool:
+        return len([e for e in logs if "Re-sync needed" in e["event"]]) == count
+
+    with structlog.testing.capture_logs() as logs:
+        watch.start()
+        for count in (1, 2):
+            wait_until(lambda: watch.health is not None)
+            database.execute("drop table a; create table a (id int primary key)")
+            wait_until(partial(has, count))
+        watch.stop()
+        watch.join(10)
+    assert has(2)
 
 
 def test_a_wider_publication_is_no_trouble(database: Database, make: Maker) -> None:

@@ -10,18 +10,22 @@ from penstock.errors import PenstockError
 from penstock.sources.base import Belonging
 from penstock.sources.postgres import publication, slot
 from penstock.sources.postgres.control import Control
+from penstock.sources.postgres.ddl_trigger import DdlTrigger
 from penstock.sources.postgres.refusals import not_owner, slot_busy
 from penstock.sources.postgres.state import StateTable
 
 OTHERS = "made by others"
+REMOVED = ("slot", "publication", "event trigger", "function")
 UNRECORDED = "nothing records that this flow has made it; `penstock slot drop --flow FILE` drops it"
 
 
 class Belongings:
-    """The flow's slot, publication and record, also those of names that it had before."""
+    """The flow's slot, publication, event triggers and record, also those of names that it had before."""
 
-    def __init__(self, control: Control, flow: str, state: StateTable, slot_name: str, publication_name: str) -> None:
-        self._control, self._flow, self._state = control, flow, state
+    def __init__(
+        self, control: Control, flow: str, state: StateTable, ddl: DdlTrigger, slot_name: str, publication_name: str
+    ) -> None:
+        self._control, self._flow, self._state, self._ddl = control, flow, state, ddl
         self._slot, self._publication = slot_name, publication_name
 
     def look(self) -> list[Belonging]:
@@ -31,7 +35,7 @@ class Belongings:
         recorded = {o.name for o in rows if o.kind == "slot"}
         slots = [self._slot_of(name, made, recorded) for name in sorted({self._slot} | recorded)]
         published = sorted({self._publication} | {o.name for o in rows if o.kind == "publication"})
-        found = [*slots, *map(self._publication_of, published)]
+        found = [*slots, *map(self._publication_of, published), *self._ddl.belongings()]
         return [*filter(None, found), *self._records(bool(rows))]
 
     def drop(self) -> list[Belonging]:
@@ -40,12 +44,13 @@ class Belongings:
         for one in found:
             if one.blocked is not None:
                 raise one.blocked
-        going = [one for one in found if one.made and one.kind in ("slot", "publication")]
+        going = [one for one in found if one.made and one.kind in REMOVED]
         for one in going:
             self._drop(one)
         for row in self._state.rows():
             self._state.forget(row.kind, row.name)
-        return [*going, *(Belonging(kind, name, True) for kind, name in self._state.drop_empty())]
+        emptied = [*self._state.drop_empty(), *self._ddl.drop_empty()]
+        return [*going, *(Belonging(kind, name, True) for kind, name in emptied)]
 
     def drop_slot(self, name: str) -> str | None:
         """Drops the slot of that name if the flow has made it; its record goes with it."""
@@ -58,6 +63,9 @@ class Belongings:
         return None
 
     def _drop(self, one: Belonging) -> None:
+        if one.kind in ("event trigger", "function"):
+            self._ddl.drop(one.kind, one.name)
+            return
         if one.kind == "slot":
             statement = SQL("SELECT pg_catalog.pg_drop_replication_slot({})").format(Literal(one.name))
         else:
@@ -89,5 +97,5 @@ class Belongings:
     def _records(self, any_row: bool) -> Iterator[Belonging]:
         if any_row:
             yield Belonging("record", f"rows of {self._state.qualified}", True)
-        for kind, name in self._state.leaves():
+        for kind, name in dict.fromkeys([*self._state.leaves(), *self._ddl.leaves()]):
             yield Belonging(kind, name, True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from penstock.errors import PenstockError, SourceUnreachable
+from penstock.errors import PenstockError, SourceStopping
 from penstock.journal.writer import JournalWriter
 from penstock.observe.failpoints import reach
 from penstock.sources.base import Capture, Link
@@ -59,9 +59,9 @@ class PostgresCapture(Capture):
         """What the server's plugin is asked for."""
         options = {"proto_version": "2", "publication_names": '"' + self.recipe["publication"].replace('"', '""') + '"'}
         # A streamed message bears the id of its transaction and not of its savepoint: one rolled back could not be told apart.
-        if self.recipe["streaming"] and not self.recipe["emit_messages"]:
+        if self.recipe["streaming"] and not self.recipe["messages"]:
             options["streaming"] = "on"
-        if self.recipe["emit_messages"]:
+        if self.recipe["messages"]:
             options["messages"] = "true"
         if self.recipe["origin"] != "any":
             options["origin"] = self.recipe["origin"]
@@ -129,7 +129,7 @@ def _end_of_stream(connection: ReplicationConnection, frame: bytes) -> None:
     if kind == b"E":
         raise_server_error(payload, connection.where)
     if kind != b"N":
-        raise SourceUnreachable("the server ended the replication stream, as it does when it shuts down")
+        raise SourceStopping("The server ended the replication stream, as it does when it shuts down.")
 
 
 class _Teller(threading.Thread):

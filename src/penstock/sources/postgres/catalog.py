@@ -19,6 +19,11 @@ STATE_MARK = "penstock: what each flow owns on this server"
 """The comment on a state table, and on its schema, that penstock itself has made."""
 
 
+def flow_mark(flow: str) -> str:
+    """The comment on what the flow has made."""
+    return f"penstock flow {flow}"
+
+
 @dataclass(frozen=True)
 class Table:
     """A published or publishable table, as the catalogue has it now."""

@@ -80,7 +80,7 @@ class PostgresDecoder(Decoder):
             mine = rows if len(numbers) == 1 else np.ascontiguousarray(rows[:, rows[scan.ENTRY] == number])
             entry = r.entries[int(number)]
             if entry is logical_messages.ENTRY:
-                yield logical_messages.batch(b, mine)
+                yield logical_messages.batch(b, mine, self.recipe)
             else:
                 yield _batch(b, mine, entry, group, self.gives_handles)
 

@@ -21,6 +21,12 @@ class Difference:
     dropped: list[str] = field(default_factory=list)
     joined: list[str] = field(default_factory=list)
     """Tables that are sent now and were not."""
+    renamed: dict[str, str] = field(default_factory=dict)
+    """Tables that are sent under another name than before: the old one and the new one."""
+
+    def reload(self, name: str, why: str) -> None:
+        """Notes one more reason why the table has to be loaded again."""
+        self.reloads[name] = f"{self.reloads[name]}; {why}" if name in self.reloads else why
 
 
 def compare(before: Inventory, now: Inventory) -> Difference:
@@ -30,14 +36,16 @@ def compare(before: Inventory, now: Inventory) -> Difference:
     names = {name: oid for oid, name in now.existing.items()}
     for oid, name in before.sent.items():
         if oid in now.sent:
-            _compare_rules(before, now, oid, name, found)
+            _compare_rules(before, now, oid, now.sent[oid], found)
+            if now.sent[oid] != name:
+                found.renamed[name] = now.sent[oid]
         elif oid in now.partitions:
             root = now.sent[now.partitions[oid].root]
-            found.reloads[root] = f"{name} was attached to it as a partition, and its rows are not in the stream"
+            found.reload(root, f"{name} was attached to it as a partition, and its rows are not in the stream")
         elif oid in now.existing:
             found.removed[oid] = name
         elif name in names:
-            found.reloads[name] = "it was dropped and created again, and destinations still have the old table's rows"
+            found.reload(name, "it was dropped and created again, and destinations still have the old table's rows")
         else:
             found.dropped.append(name)
     found.joined = [name for oid, name in now.sent.items() if oid not in before.sent]
@@ -54,9 +62,7 @@ def _compare_settings(before: Inventory, now: Inventory, found: Difference) -> N
         found.narrowed.append("it no longer sends partitions as their root table")
     if before.publication != now.publication:
         for name in now.sent.values():
-            found.reloads[name] = (
-                "the publication was dropped and created again, and what changed in between is not in the stream"
-            )
+            found.reload(name, "the publication was dropped and created again, and what changed in between is not in the stream")
 
 
 def _compare_rules(before: Inventory, now: Inventory, oid: int, name: str, found: Difference) -> None:
@@ -68,7 +74,7 @@ def _compare_rules(before: Inventory, now: Inventory, oid: int, name: str, found
     elif new.columns and not _contains(new.columns, old.columns):
         found.narrowed.append(f"it sends fewer columns of {name}")
     elif new.entry != old.entry:
-        found.reloads[name] = "it was taken out of the publication and put back, and what changed in between is not in the stream"
+        found.reload(name, "it was taken out of the publication and put back, and what changed in between is not in the stream")
 
 
 def _contains(columns: str, before: str) -> bool:
@@ -80,20 +86,20 @@ def _compare_partitions(before: Inventory, now: Inventory, found: Difference) ->
         root = now.sent[partition.root]
         old = before.partitions.get(oid)
         if old is None and partition.is_attached and oid not in before.sent:
-            found.reloads[root] = f"{partition.name} was attached to it as a partition, and its rows are not in the stream"
+            found.reload(root, f"{partition.name} was attached to it as a partition, and its rows are not in the stream")
         elif old is not None and old.root != partition.root:
-            found.reloads[root] = f"{partition.name} was moved to it from another table, and its rows are not in the stream"
+            found.reload(root, f"{partition.name} was moved to it from another table, and its rows are not in the stream")
     for oid, partition in before.partitions.items():
         if partition.root not in now.sent or oid in now.partitions or not partition.is_leaf:
             continue
         what = "detached from it" if oid in now.existing else "dropped"
-        found.reloads[now.sent[partition.root]] = (
-            f"its partition {partition.name} was {what}, and destinations still have the partition's rows"
-        )
+        why = f"its partition {partition.name} was {what}, and destinations still have the partition's rows"
+        found.reload(now.sent[partition.root], why)
     for oid, names in _truncated(before, now):
-        found.reloads[now.sent[oid]] = (
+        found.reload(
+            now.sent[oid],
             f"its partition {', '.join(names)} was truncated by itself, which the stream does not tell, and destinations still"
-            " have the rows"
+            " have the rows",
         )
 
 

@@ -6,6 +6,7 @@ delivered at once; its position is where its own record ends in the log.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numba
@@ -40,8 +41,8 @@ OWN_PREFIX = "penstock."
 """Messages that penstock itself writes; they are nobody's events."""
 
 
-def batch(b: Any, rows: Any) -> Batch:
-    """The messages that the scan has found."""
+def batch(b: Any, rows: Any, recipe: Mapping[str, Any] | None = None) -> Batch:
+    """The messages that the scan has found and the flow has asked for, as its `decoding` says."""
     n = rows.shape[1]
     offset, length, flags = np.empty((2, n), np.int64), np.empty((2, n), np.int64), np.empty(n, np.bool_)
     if _locate(b, rows[scan.NEW], rows[scan.LIMIT], offset, length, flags):
@@ -63,8 +64,12 @@ def batch(b: Any, rows: Any) -> Batch:
         before=None,
         odd={},
     )
-    own = pc.starts_with(prefix, OWN_PREFIX)
-    return found.filter(pc.invert(own)) if pc.any(own).as_py() else found
+    wanted = pc.invert(pc.starts_with(prefix, OWN_PREFIX))
+    if recipe is not None:
+        # Another flow's triggers may use the same prefix.
+        told = pc.and_(pc.equal(prefix, recipe["ddl"]["prefix"]), pc.starts_with(content, recipe["ddl"]["head"]))
+        wanted = pc.or_(told, wanted) if recipe["messages"] else told
+    return found if pc.all(wanted).as_py() else found.filter(wanted)
 
 
 def _numbers(values: Any) -> pa.Array:

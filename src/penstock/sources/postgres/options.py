@@ -15,6 +15,8 @@ from penstock.sources.postgres.rds import may_know_region
 
 NAME_BYTES = 63
 """What a server keeps of an identifier."""
+TRIGGER_BYTES = NAME_BYTES - len("_drop")
+"""What is left of it for the name of the event triggers."""
 
 
 def _at_least_a_second(value: float) -> float:
@@ -78,6 +80,15 @@ class PostgresOptions(Options):
     """Schema of the state table; made when it is missing."""
     state_table: Annotated[str, Field(min_length=1, max_length=NAME_BYTES)] = "source_state"
     """The state table; it is never published by the flow."""
+    capture_ddl: bool = False
+    """Whether event triggers on the server tell schema changes of the flow's tables, in order with the data, as changes of the
+    table pg_logical.messages. To make them takes a superuser. Big transactions are then taken when they commit."""
+    ddl_trigger_schema: Annotated[str, Field(min_length=1, max_length=NAME_BYTES)] = "penstock"
+    """Schema of the event triggers' function; made when it is missing."""
+    ddl_trigger_name: Annotated[str, Field(min_length=1, max_length=TRIGGER_BYTES)] | None = None
+    """The event trigger and its function, and with _drop the second trigger; penstock_, the flow's name and _ddl when not set."""
+    ddl_message_prefix: Annotated[str, Field(min_length=1, max_length=NAME_BYTES)] = "penstock.ddl"
+    """Prefix of the messages that tell schema changes."""
     toast_fetch: Literal["off", "source", "full", "cache"] = "off"
     """Where the value of a TOASTed column comes from that an update did not touch: off names it as unchanged; source reads it
     by key, full the whole row, both marked as read later, because they may be newer than the change; cache takes it from
@@ -163,6 +174,14 @@ class PostgresOptions(Options):
             raise ValueError(f"is longer than the {NAME_BYTES} bytes that a name may have")
         return value
 
+    @field_validator("ddl_trigger_schema", "ddl_trigger_name")
+    @classmethod
+    def _fits_a_trigger(cls, value: str | None, info: ValidationInfo) -> str | None:
+        most = TRIGGER_BYTES if info.field_name == "ddl_trigger_name" else NAME_BYTES
+        if value is not None and len(value.encode()) > most:
+            raise ValueError(f"is longer than the {most} bytes that it may have")
+        return value
+
     @field_validator("publication_tables", "publication_schemas")
     @classmethod
     def _not_blank(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -180,8 +199,17 @@ def _given(dsn: str, name: str) -> str:
 
 def default_name(flow: str) -> str:
     """The name of a flow's slot and publication; two flows never share one, whatever characters their names have."""
-    if re.fullmatch(r"[a-z0-9_]{1,54}", flow):
+    return _name(flow, NAME_BYTES)
+
+
+def trigger_name(flow: str) -> str:
+    """The name of a flow's event trigger for schema changes; two flows never share one."""
+    return f"{_name(flow, TRIGGER_BYTES - len('_ddl'))}_ddl"
+
+
+def _name(flow: str, most: int) -> str:
+    if re.fullmatch(r"[a-z0-9_]+", flow) and len(flow) <= most - len("penstock_"):
         return f"penstock_{flow}"
     # Slots know only small letters, digits and _: shop-1 and shop_1 must not meet in one slot.
-    plain = re.sub(r"[^a-z0-9_]", "_", flow.lower())[:46]
+    plain = re.sub(r"[^a-z0-9_]", "_", flow.lower())[: most - len("penstock__1234567")]
     return f"penstock_{plain}_{hashlib.sha256(flow.encode()).hexdigest()[:7]}"

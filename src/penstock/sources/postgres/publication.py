@@ -25,6 +25,8 @@ class Publication:
     owner: str
     owned: bool
     """Whether our role may act as the owner."""
+    of_superuser: bool
+    """Whether the owner is a superuser, whose rights nobody should be given."""
     made_here: bool
     """Whether this flow has made it: only then does it follow the database without being asked table by table."""
     sends_updates: bool
@@ -66,6 +68,7 @@ SELECT p.oid::bigint AS oid, p.puballtables AS everything, p.pubupdate OR p.pubd
        ARRAY[CASE WHEN p.pubinsert THEN 'insert' END, CASE WHEN p.pubupdate THEN 'update' END,
              CASE WHEN p.pubdelete THEN 'delete' END, CASE WHEN p.pubtruncate THEN 'truncate' END] AS operations,
        pg_catalog.pg_get_userbyid(p.pubowner) AS owner, pg_catalog.pg_has_role(p.pubowner, 'USAGE') AS owned,
+       coalesce((SELECT r.rolsuper FROM pg_catalog.pg_roles r WHERE r.oid = p.pubowner), true) AS of_superuser,
        pg_catalog.obj_description(p.oid, 'pg_publication') AS comment
   FROM pg_catalog.pg_publication p WHERE p.pubname = %(name)s
 """
@@ -97,7 +100,8 @@ def find(control: Control, name: str, flow: str) -> Publication | None:
         name=name,
         owner=row["owner"],
         owned=row["owned"],
-        made_here=row["comment"] == _mark(flow),
+        of_superuser=row["of_superuser"],
+        made_here=row["comment"] == catalog.flow_mark(flow),
         sends_updates=row["sends_updates"],
         everything=row["everything"],
         operations=tuple(o for o in row["operations"] if o),
@@ -149,7 +153,7 @@ def creation(name: str, flow: str, tables: Sequence[Table]) -> Composed:
     """The statements, one transaction when sent together, that make the publication and mark it as the flow's own."""
     return SQL(
         "CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true); COMMENT ON PUBLICATION {} IS {}"
-    ).format(Identifier(name), SQL(", ").join(t.quoted for t in tables), Identifier(name), Literal(_mark(flow)))
+    ).format(Identifier(name), SQL(", ").join(t.quoted for t in tables), Identifier(name), Literal(catalog.flow_mark(flow)))
 
 
 def addition(name: str, tables: Sequence[Table]) -> Composed:
@@ -171,7 +175,3 @@ def changes(name: str, plan: Plan) -> list[Composed]:
 def text(*statements: Composable) -> str:
     """Statements as an operator runs them."""
     return " ".join(f"{statement.as_string(None)};" for statement in statements)
-
-
-def _mark(flow: str) -> str:
-    return f"penstock flow {flow}"

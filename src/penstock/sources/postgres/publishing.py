@@ -136,9 +136,13 @@ class Publishing:
     def add(self, asked: Sequence[str]) -> Change:
         """Adds tables, by name or pattern; one without replica identity is refused before the publication is touched."""
         found, tables = self._found(), catalog.tables(self._control)
-        chosen = self._choose(asked, [t for t in tables if t.is_root])
-        if own := [t for t in chosen if t.is_state]:
-            raise TablesMissing(f"{names(own)} is penstock's own state table.", remedy="Name other tables.")
+        roots = [t for t in tables if t.is_root]
+        chosen = [t for t in self._choose(asked, roots) if not t.is_state]
+        for word in asked:
+            # A pattern may fit it beside others, and means only those.
+            if not any(fits(word, t.schema, t.name) for t in chosen):
+                own = next(t for t in roots if t.is_state and fits(word, t.schema, t.name))
+                raise TablesMissing(f"{own.qualified} is penstock's own state table.", remedy="Name other tables.")
         plan = publication.compare(found, tables, chosen, adds=True, drops=False)
         silent = [t for t in plan.missing if t.silent and found.sends_updates]
         if silent:
@@ -155,9 +159,15 @@ class Publishing:
         return _change(plan, chosen, notes if plan.missing else [])
 
     def remove(self, asked: Sequence[str]) -> Change:
-        """Takes tables out, by name or pattern; the tables themselves are not touched."""
-        found, tables = self._found(), catalog.tables(self._control)
+        """Takes tables out, by name or pattern, also those that have not joined yet; the tables themselves are not touched."""
+        before = publication.plan(self._control, self._options, self.name, self._flow)
+        found, tables = before.found, catalog.tables(self._control)
         chosen = self._choose(asked, tables)
+        waiting = _both(chosen, before.missing)
+        if found is None:
+            if not waiting:
+                raise self._absent()
+            return Change(False, (), (), tuple(t.qualified for t in chosen), (self._keep_out(waiting),))
         listed = [t for t in chosen if t.oid in found.listed]
         whole = [t for t in chosen if t.oid not in found.listed and (found.everything or t.schema in found.schemas)]
         if by_whole := [t for t in whole if t.oid in found.sends]:
@@ -179,12 +189,9 @@ class Publishing:
                 self._state.forget_attempt("left out", table.quoted.as_string(None))
             raise
         again = publication.plan(self._control, self._options, self.name, self._flow)
-        notes = []
-        if back := _both(again.missing, listed):
-            notes.append(f"Nothing records this: the next start adds {names(back)} again, because the flow's patterns name it.")
-        elif kept := _both(again.left_out, listed):
-            notes.append(f"The flow does without {names(kept)} until `penstock publication add` puts it back.")
-        return _change(plan, chosen, notes)
+        asked_for = {t.oid for t in (*again.missing, *again.left_out)}
+        out = [t for t in (*listed, *waiting) if t.oid in asked_for]
+        return _change(plan, chosen, [self._keep_out(out)] if out else [])
 
     def sync(self, mode: Mode | None, *, dry: bool = False) -> Change:
         """Brings the publication in line with the flow's patterns, and makes it if there is none; `dry` only says how."""
@@ -202,6 +209,12 @@ class Publishing:
         left = f"{names(plan.left_out)} stays out, as asked by `penstock publication remove`; `add` puts it back."
         return _change(plan, plan.takes, [left] if plan.left_out else [])
 
+    def _keep_out(self, tables: Sequence[Table]) -> str:
+        """Records that the flow does without tables that its patterns name; what that means, for people."""
+        if self._leave_out(tables):
+            return f"The flow does without {names(tables)} until `penstock publication add` puts it back."
+        return f"Nothing records this: the next start adds {names(tables)} again, because the flow's patterns name it."
+
     def _leave_out(self, tables: Sequence[Table]) -> bool:
         """Records that the flow does without the tables; whether it could be recorded."""
         for table in tables:
@@ -216,12 +229,15 @@ class Publishing:
     def _found(self) -> Publication:
         found = publication.find(self._control, self.name, self._flow)
         if found is None:
-            raise PublicationMissing(
-                f"The publication {self.name} does not exist.",
-                remedy="`penstock publication sync --flow FILE` makes it, as the flow's first start would.",
-                publication=self.name,
-            )
+            raise self._absent()
         return found
+
+    def _absent(self) -> PublicationMissing:
+        return PublicationMissing(
+            f"The publication {self.name} does not exist.",
+            remedy="`penstock publication sync --flow FILE` makes it, as the flow's first start would.",
+            publication=self.name,
+        )
 
     def _preflight(self, options: PostgresOptions | None = None) -> Preflight:
         options = options or self._options.model_copy(update={"ensure_publication": True})

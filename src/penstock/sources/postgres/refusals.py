@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from psycopg.sql import SQL, Identifier
@@ -36,10 +37,13 @@ def no_tables() -> TablesMissing:
 
 def not_owner(found: publication.Publication, what: str, statement: str, role: str) -> SourceRights:
     """The refusal of a change to somebody else's publication."""
-    return SourceRights(
-        f"The publication {found.name} {what} belongs to {found.owner}.",
-        remedy=f"{statement} as {found.owner}, or GRANT {Identifier(found.owner).as_string(None)} TO {role};",
-    )
+    remedy = f"{statement} as {found.owner}"
+    if not found.of_superuser:
+        remedy += f", or GRANT {Identifier(found.owner).as_string(None)} TO {role};"
+    elif not found.everything and not found.schemas:
+        # To be a superuser's member is to be one; of these two kinds only a superuser may be the owner.
+        remedy += f", or ALTER PUBLICATION {Identifier(found.name).as_string(None)} OWNER TO {role};"
+    return SourceRights(f"The publication {found.name} {what} belongs to {found.owner}.", remedy=remedy)
 
 
 def slot_busy(name: str, pid: int | None, reader: str) -> SlotInUse:
@@ -106,9 +110,14 @@ def identity_missing(table: Table, plan: Plan) -> IdentityMissing:
     key = f" Or give it a key: ALTER TABLE {table.quoted.as_string(None)} ADD PRIMARY KEY (…);" if not table.key else ""
     return IdentityMissing(
         f"The table {table.qualified} has {subject}: {when} the application's own UPDATE and DELETE fail.",
-        remedy=publication.text(*fix) + key,
+        remedy=f"{publication.text(*fix)}{key} Or leave it out: `{leaving_out(table.schema, table.name)}`.",
         table=table.qualified,
     )
+
+
+def leaving_out(schema: str, table: str) -> str:
+    """The command by which the flow does without a table that its patterns name."""
+    return f"penstock publication remove --flow FILE {shlex.quote(f'{schema}.{table}')}"
 
 
 def identities_missing(tables: Sequence[Table], plan: Plan) -> IdentityMissing:

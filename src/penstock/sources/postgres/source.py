@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -22,9 +23,10 @@ from penstock.errors import (
     TokenRefused,
 )
 from penstock.sources.base import Batching, Belonging, Prepared, Source, SourceHealth
-from penstock.sources.postgres import catalog, lineage, logical_messages, publication, slot, standbys
+from penstock.sources.postgres import catalog, ddl_function, lineage, logical_messages, publication, slot, standbys
 from penstock.sources.postgres.belongings import Belongings
 from penstock.sources.postgres.control import Control, has_password
+from penstock.sources.postgres.ddl_trigger import DdlTrigger
 from penstock.sources.postgres.inventory import Inventory
 from penstock.sources.postgres.lineage import HEAD, Lineage
 from penstock.sources.postgres.options import PostgresOptions, default_name
@@ -58,6 +60,7 @@ class PostgresSource(Source):
         iam = RdsIam.of(options)
         self._control = Control(options.dsn, flow, iam=iam)
         self._state = StateTable(self._control, flow, options)
+        self._ddl = DdlTrigger(self._control, flow, options, self.publication)
         # Of its own: a look never waits for a slot that is being made, and what prepares never waits for a look.
         self._eye = Control(options.dsn, flow, patience=30.0, iam=iam)
         self._watch = PostgresWatch(self._eye, self.slot, self.publication, self._additions, self._left_out)
@@ -75,8 +78,9 @@ class PostgresSource(Source):
             preflight = self._preflight()
             findings += preflight.server()
             plan = self._plan()
-            findings += [*preflight.tables(plan), *preflight.publishing(plan, journal_end), preflight.slot(journal_end)]
-            findings += [*preflight.state(), *standbys.look(self._control, self.options, self.slot)]
+            findings += [*preflight.tables(plan), *preflight.publishing(plan, journal_end)]
+            findings += [*self._watch.findings(self._control, plan), preflight.slot(journal_end)]
+            findings += [*self._ddl.findings(), *preflight.state(), *standbys.look(self._control, self.options, self.slot)]
         except PenstockError as error:
             findings.append(bad("catalogue", error))
         return findings
@@ -88,7 +92,7 @@ class PostgresSource(Source):
         types = TypeBook(self._control, self.options.resolve_types)
         named = {oid: names for oid, names in sends.items() if names is not None}
         found = catalog.describe(self._control, types, plan.takes, named)
-        return [*found, logical_messages.TABLE] if self.options.emit_messages else found
+        return [*found, logical_messages.TABLE] if self.options.emit_messages or self.options.capture_ddl else found
 
     def prepare(self, journal_end: int | None) -> Prepared:
         """Publication and slot ready for a journal that ends there (None: a new one); idempotent."""
@@ -103,14 +107,19 @@ class PostgresSource(Source):
             raise publication_gone(self.publication)
         if journal_end is not None:
             self._watch.compare(self._control, plan)
+        start = parse_lsn(self.options.start_lsn) if journal_end is None and self.options.start_lsn is not None else None
+        if start is not None:
+            self._check_start(start, found.confirmed if found is not None else None)
         if self.options.validate_replication:
             self._refuse_problems(plan)
         self._prepare_publication(plan)
+        self._ddl.install(again=journal_end is not None)
         position = self._prepare_slot(found, follows=plan.found is None)
         if journal_end is not None and position > journal_end:
             raise slot_ahead(self.slot, position, journal_end)
-        if journal_end is None and self.options.start_lsn is not None:
-            position = self._beginning(position, parse_lsn(self.options.start_lsn))
+        if start is not None:
+            self._check_start(start, position)
+            position = start
         self._lineage = now or lineage.read(self._control, self.flow)
         self._started = self._control.row(_STARTED)["at"]
         self._watch.rebase(self._control, self._lineage.head)
@@ -140,7 +149,7 @@ class PostgresSource(Source):
             "resolve_types": self.options.resolve_types,
             "server_version": self._control.version,
             "streaming": self.options.streaming,
-            "emit_messages": self.options.emit_messages,
+            "messages": self.options.emit_messages or self.options.capture_ddl,
             "origin": self.options.origin,
             "flow": self.flow,
         }
@@ -163,14 +172,17 @@ class PostgresSource(Source):
             self._lineage = Lineage.of_data(memory["lineage"])
         if "inventory" in memory:
             self._watch.recall(Inventory.of_data(memory["inventory"]), self._lineage.head if self._lineage else 0)
+        self._watch.wider = [(Inventory.of_data(w["inventory"]), int(w["since"])) for w in memory.get("wider", ())]
 
     def remember(self) -> dict[str, Any]:
-        """System identifier, timeline, head, and what the publication sends."""
+        """System identifier, timeline, head, and what the publication sends, or once sent and no longer does."""
         memory: dict[str, Any] = {}
         if self._lineage is not None:
             memory["lineage"] = {**self._lineage.to_data(), "head": max(self._lineage.head, self._watch.head)}
         if self._watch.known is not None:
             memory["inventory"] = self._watch.known.to_data()
+        if self._watch.wider:
+            memory["wider"] = [{"inventory": base.to_data(), "since": since} for base, since in self._watch.wider]
         return memory
 
     def look(self) -> SourceHealth:
@@ -179,7 +191,8 @@ class PostgresSource(Source):
         if self._lineage is not None and self._watch.timeline > self._lineage.timeline and self._is_same_process():
             # A standby that was promoted under a running stream: the log goes on, and what it sends is of the new timeline.
             self._lineage = lineage.read(self._eye, self.flow)
-        return health
+        troubles = tuple(DdlTrigger(self._eye, self.flow, self.options, self.publication).troubles())
+        return replace(health, findings=(*health.findings, *troubles)) if troubles else health
 
     def renew(self, options: Any | None) -> bool:
         """Takes the dsn of `options`; a dsn without a password has it read anew from where libpq finds it."""
@@ -193,6 +206,13 @@ class PostgresSource(Source):
     def batching(self) -> Batching:
         """What `batch_size`, `batch_timeout` and `emit_empty` say."""
         return Batching(self.options.batch_size, self.options.batch_timeout, self.options.emit_empty)
+
+    def decoding(self) -> dict[str, Any] | None:
+        """Which logical messages are delivered; None for all but those that penstock itself writes."""
+        if not self.options.capture_ddl:
+            return None
+        ddl = {"prefix": self.options.ddl_message_prefix, "head": ddl_function.head(self.flow)}
+        return {"ddl": ddl, "messages": self.options.emit_messages}
 
     def completion(self) -> dict[str, Any] | None:
         """How lanes fill unchanged TOASTed columns; it holds the dsn, so it is never logged."""
@@ -217,27 +237,32 @@ class PostgresSource(Source):
         self._control.close()
         self._eye.close()
 
-    def _beginning(self, slot_at: int, asked: int) -> int:
-        """Where a new journal begins when `start_lsn` asks for a place; SourceGap when the slot no longer delivers from there."""
+    def _check_start(self, asked: int, slot_at: int | None) -> None:
+        """Refuses a `start_lsn` from which no slot delivers; None is a slot that would have to be made now."""
+        if asked > self.head():
+            raise SourceSettings(
+                f"The server's log ends before start_lsn {format_lsn(asked)}.",
+                remedy="Correct start_lsn, or take it out: the flow begins where the slot stands.",
+            )
+        if slot_at is None:
+            raise SourceGap(
+                f"The slot {self.slot} does not exist, and a new one would begin beyond start_lsn {format_lsn(asked)}.",
+                remedy="Name a `slot` that stands before start_lsn, or take start_lsn out: the flow begins with its new slot.",
+                slot=self.slot,
+            )
         if asked < slot_at:
             raise SourceGap(
                 f"The slot {self.slot} stands at {format_lsn(slot_at)}, beyond start_lsn {format_lsn(asked)}.",
                 remedy=f"Set start_lsn to {format_lsn(slot_at)} or later, or take it out: the flow begins where the slot stands.",
                 slot=self.slot,
             )
-        if asked > self.head():
-            raise SourceSettings(
-                f"The server's log ends before start_lsn {format_lsn(asked)}.",
-                remedy="Correct start_lsn, or take it out: the flow begins where the slot stands.",
-            )
-        return asked
 
     def _is_same_process(self) -> bool:
         """Whether the look reaches the very server that `prepare` has compared with the journal, not restarted since."""
         return bool(self._eye.row(_STARTED)["at"] == self._started)
 
     def _belongings(self) -> Belongings:
-        return Belongings(self._control, self.flow, self._state, self.slot, self.publication)
+        return Belongings(self._control, self.flow, self._state, self._ddl, self.slot, self.publication)
 
     def _plan(self) -> Plan:
         return publication.plan(self._control, self.options, self.publication, self.flow)
@@ -278,7 +303,7 @@ class PostgresSource(Source):
 
     def _refuse_problems(self, plan: Plan) -> None:
         preflight = self._preflight()
-        findings = [*preflight.server(), *preflight.tables(plan), *preflight.publishing(plan)]
+        findings = [*preflight.server(), *preflight.tables(plan), *preflight.publishing(plan), *self._ddl.findings()]
         refuse(findings, plan)
 
     def _prepare_publication(self, plan: Plan) -> None:

@@ -13,7 +13,7 @@ import structlog
 from psycopg.sql import SQL, Composed, Identifier, Literal
 
 from penstock.errors import PenstockError, SourceFailed, SourceRights
-from penstock.sources.postgres.catalog import STATE_MARK
+from penstock.sources.postgres.catalog import STATE_MARK, flow_mark
 from penstock.sources.postgres.control import Control
 from penstock.sources.postgres.options import PostgresOptions
 
@@ -23,7 +23,7 @@ ATTEMPTS = 4
 _QUOTED = r'^"([^"]|"")+"\."([^"]|"")+"$'
 COLUMNS = frozenset({"flow", "kind", "name", "origin", "since", "options"})
 
-Kind = Choice["publication", "slot", "left out"]
+Kind = Choice["publication", "slot", "left out", "event trigger", "function"]
 """`left out`: a table that an operator has taken out of the publication, and that the flow is not to add again."""
 Origin = Choice["making", "made", "found"]
 
@@ -231,13 +231,15 @@ class StateTable:
         self._control.execute(definition(self._schema, self._table))
 
     def _shares_schema(self) -> bool:
-        """Whether anything but the state table, its index and its row type lives in the schema."""
+        """Whether anything but the state table, its index and its row type, and what goes with the flow, lives in the schema."""
         query = SQL(
             "SELECT 1 FROM pg_catalog.pg_depend d WHERE d.refclassid = 'pg_catalog.pg_namespace'::pg_catalog.regclass"
             " AND d.refobjid = {schema}::pg_catalog.regnamespace AND NOT (d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass"
-            " AND d.objid = {table}::pg_catalog.regclass) LIMIT 1"
+            " AND d.objid = {table}::pg_catalog.regclass) AND NOT (d.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass"
+            " AND coalesce(pg_catalog.obj_description(d.objid, 'pg_proc') = {mark}, false)) LIMIT 1"
         )
-        found = self._control.rows(query.format(schema=Literal(self._quoted_schema), table=Literal(self._quoted)))
+        place = {"schema": Literal(self._quoted_schema), "table": Literal(self._quoted)}
+        found = self._control.rows(query.format(**place, mark=Literal(flow_mark(self._flow))))
         return bool(found)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, LiteralString
 
@@ -30,6 +30,7 @@ DANGER_SECONDS = 15 * 60.0
 """Less time than this before the slot could be lost is worth a warning."""
 DANGER_BYTES = 16 << 20
 """Less room than one segment of the log is, too, whatever the rate."""
+WIDEN = "Widen it again by hand, and load again what changed meanwhile; if it is meant, destinations do without such changes."
 
 # Sums of hashes: whether anything has changed is decided on the server, and nothing but a number travels.
 _LOOK: LiteralString = f"""
@@ -71,6 +72,8 @@ class PostgresWatch:
         self._findings: dict[str, Finding] = {}
         self._since = self._vouched = 0
         self._rebased = 0
+        self.wider: list[tuple[Inventory, int]] = []
+        """What the publication once sent and no longer does, each with the position up to which it was seen to."""
         self.known: Inventory | None = None
         self.head = 0
         self.timeline = 0
@@ -91,17 +94,53 @@ class PostgresWatch:
         if self.known is None or now is None:
             return
         found = difference.compare(self.known, now)
-        missing = {t.oid for t in plan.missing}
-        taken_out = {oid: name for oid, name in found.removed.items() if oid in missing}
-        if taken_out:
-            raise self._narrowed(
-                [f"{name} was taken out of it" for name in taken_out.values()], now, list(taken_out), self._since
+        if refusal := self._taken_out(found, now, plan):
+            raise refusal
+        if found.narrowed or found.removed:
+            self.wider.append((self.known, self._since))
+        said = self._less(control, now)
+        # What was widened again, or is left out by command, need not be told at the next start.
+        self.wider = [base for base in self.wider if base in said.values()]
+        for sentence, (_, since) in said.items():
+            _log.warning(
+                "the publication sends less than it did",
+                publication=self._publication,
+                reason=sentence,
+                missing=f"such changes after {format_lsn(since)}",
+                remedy=WIDEN,
             )
-        for sentence in found.narrowed:
-            _log.warning("the publication sends less than at the last run", publication=self._publication, reason=sentence)
-        for name in found.removed.values():
-            _log.warning("table is no longer published", table=name, publication=self._publication)
         self._tell(found, self._since)
+
+    def findings(self, control: Control, plan: Plan) -> Iterator[Finding]:
+        """What earlier runs had and the publication no longer sends; changes nothing."""
+        now = inventory.take(control, self._publication)
+        if self.known is None or now is None:
+            return
+        if refusal := self._taken_out(difference.compare(self.known, now), now, plan):
+            yield Finding(f"publication {self._publication}", False, refusal.message, refusal.remedy, refusal.code)
+            return
+        for sentence, (_, since) in self._less(control, now, (self.known, self._since)).items():
+            detail = f"It sends less than it did: {sentence}. Such changes after {format_lsn(since)} may be missing."
+            yield Finding(f"publication {self._publication}", True, detail, WIDEN, PublicationNarrowed.code)
+
+    def _taken_out(self, found: Difference, now: Inventory, plan: Plan) -> PublicationNarrowed | None:
+        """The refusal to add tables again in silence that somebody has taken out."""
+        missing = {t.oid for t in plan.missing}
+        taken = {oid: name for oid, name in found.removed.items() if oid in missing}
+        if not taken:
+            return None
+        return self._narrowed([f"{name} was taken out of it" for name in taken.values()], now, list(taken), self._since)
+
+    def _less(self, control: Control, now: Inventory, *more: tuple[Inventory, int]) -> dict[str, tuple[Inventory, int]]:
+        """How the publication sends less than it once did, each with the oldest inventory that shows it."""
+        said: dict[str, tuple[Inventory, int]] = {}
+        left_out = self._left_out(control)
+        for base in (*self.wider, *more):
+            found = difference.compare(base[0], now)
+            removed = [f"{name} was taken out of it" for oid, name in found.removed.items() if oid not in left_out]
+            for sentence in (*found.narrowed, *removed):
+                said.setdefault(sentence, base)
+        return said
 
     def look(self) -> SourceHealth:
         """How the slot is, and whether what the flow relies on is still there."""
@@ -182,6 +221,14 @@ class PostgresWatch:
             _log.warning("table dropped at the source; destinations keep its rows", table=name, position=place)
         for name in found.joined:
             _log.info("table is sent from now on", table=name, position=place)
+        for old, new in found.renamed.items():
+            _log.warning(
+                "table renamed at the source; destinations begin a new table and keep the old one as it is",
+                table=old,
+                renamed=new,
+                position=place,
+                remedy=f"Rename {old} to {new} at the destinations that keep tables, or load {new} again and drop {old} there.",
+            )
         for name, why in found.reloads.items():
             since = f" This was noticed at {place}."
             remedy = f"Load {name} again at the destinations."
