@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,17 @@ def wait_until(claim: Callable[[], bool], seconds: float, what: str) -> None:
 class FlowUnderTest:
     """A flow to DuckDB and to Parquet files, run by `penstock worker` in a process of its own."""
 
-    def __init__(self, database: Database, directory: Path, *, parallelism: int = 2, **source: Any) -> None:
+    def __init__(
+        self,
+        database: Database,
+        directory: Path,
+        *,
+        parallelism: int = 2,
+        more: Sequence[dict[str, Any]] = (),
+        config: dict[str, Any] | None = None,
+        **source: Any,
+    ) -> None:
+        """`more` are destinations beside these two."""
         self.database = database
         self.directory = directory
         self.state = directory / "state"
@@ -58,10 +68,13 @@ class FlowUnderTest:
             "destinations": [
                 {"name": "warehouse", "type": "duckdb", "options": {"path": str(self.duckdb)}, "batch": {"max_wait": "20ms"}},
                 {"name": "log", "type": "files", "options": {"path": str(self.files)}, "batch": {"max_wait": "20ms"}},
+                *more,
             ],
+            "config": config or {},
             "parallelism": parallelism,
         }
         self.name = str(definition["name"])
+        self._count = 2 + len(more)
         self.path.write_text(yaml.safe_dump(definition))
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -125,7 +138,7 @@ class FlowUnderTest:
         """The server may not know more than the ledger: read the server first, the ledger afterwards only grows."""
         confirmed = self.confirmed()
         checkpoints = self.checkpoints()
-        if confirmed is not None and len(checkpoints) == 2:
+        if confirmed is not None and len(checkpoints) == self._count:
             assert confirmed <= min(checkpoints.values()), (confirmed, checkpoints)
 
     def delivered(self) -> int:
@@ -206,7 +219,7 @@ def load(database: Database, seed: int, pause: float = 0.004) -> Iterator[list[i
             with psycopg.connect(database.dsn) as connection:
                 while not done.is_set():
                     for _ in range(chance.choice((1, 1, 1, 3, 30))):
-                        _one_write(connection, chance)
+                        one_write(connection, chance)
                     if chance.random() < 0.1:
                         connection.rollback()
                     else:
@@ -228,7 +241,7 @@ def load(database: Database, seed: int, pause: float = 0.004) -> Iterator[list[i
             raise failure[0]
 
 
-def _one_write(connection: psycopg.Connection[Any], chance: random.Random) -> None:
+def one_write(connection: psycopg.Connection[Any], chance: random.Random) -> None:
     number, other, kind = chance.randrange(300), chance.randrange(300), chance.random()
     if kind < 0.35:
         connection.execute(
