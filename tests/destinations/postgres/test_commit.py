@@ -13,6 +13,8 @@ import pytest
 
 from penstock.destinations.postgres.options import PostgresOptions
 from penstock.errors import DestinationBehind, DestinationFailed, DestinationUnreachable, LedgerFenced
+from penstock.sources.postgres.options import PostgresOptions as SourceOptions
+from penstock.sources.postgres.source import PostgresSource
 from tests.batches import insert, table, update
 from tests.conformance.harness import Harness, work
 from tests.destinations.postgres.subject import asked, dsn
@@ -36,6 +38,13 @@ def test_the_position_is_where_anyone_can_read_it(target: Harness) -> None:
     target.deliver(1, FIRST)
     target.deliver(2, [])
     assert asked(target.home, POSITION) == [("flow", "postgres", "src1", 2000, 2, 1, True)]
+
+
+def test_a_flow_from_the_target_leaves_our_own_tables_out(target: Harness) -> None:
+    target.deliver(1, FIRST)
+    source = PostgresSource("onwards", SourceOptions(dsn=dsn(target.home)))
+    assert [t.qualified for t in source.discover()] == ["public.orders"]
+    source.close()
 
 
 @EITHER

@@ -20,6 +20,9 @@ _MAKE = (
     f"CREATE TABLE IF NOT EXISTS {HOME}.{TABLES} (flow text, destination text, source_schema text, source_table text,"
     " target_schema text NOT NULL, target_table text NOT NULL, version bigint,"
     " PRIMARY KEY (flow, destination, source_schema, source_table))",
+    # By this beginning the PostgreSQL source knows tables that no flow takes: the target may be the source of another flow.
+    f"COMMENT ON TABLE {HOME}.{POSITIONS} IS 'penstock: how far each flow has come here'",
+    f"COMMENT ON TABLE {HOME}.{TABLES} IS 'penstock: which source table stands where'",
 )
 ADVANCE = (
     f"UPDATE {HOME}.{POSITIONS} SET source = $3, position = $4, epoch = $5, generation = $6, committed_at = now()"
