@@ -13,6 +13,8 @@ import pytest
 
 from penstock.destinations.postgres.options import PostgresOptions
 from penstock.errors import DestinationBehind, DestinationFailed, DestinationUnreachable, LedgerFenced
+from penstock.sources.postgres.options import PostgresOptions as SourceOptions
+from penstock.sources.postgres.source import PostgresSource
 from tests.batches import insert, table, update
 from tests.conformance.harness import Harness, work
 from tests.destinations.postgres.subject import asked, dsn
@@ -36,6 +38,13 @@ def test_the_position_is_where_anyone_can_read_it(target: Harness) -> None:
     target.deliver(1, FIRST)
     target.deliver(2, [])
     assert asked(target.home, POSITION) == [("flow", "postgres", "src1", 2000, 2, 1, True)]
+
+
+def test_a_flow_from_the_target_leaves_our_own_tables_out(target: Harness) -> None:
+    target.deliver(1, FIRST)
+    source = PostgresSource("onwards", SourceOptions(dsn=dsn(target.home)))
+    assert [t.qualified for t in source.discover()] == ["public.orders"]
+    source.close()
 
 
 @EITHER
@@ -97,6 +106,22 @@ def test_two_workers_at_one_moment_take_turns(target: Harness, rival: Harness) -
     thread.join(60)
     assert isinstance(outcome[0], LedgerFenced)
     assert asked(target.home, "SELECT v FROM public.orders") == [(1,)]
+
+
+def test_a_worker_that_was_stopped_in_mid_epoch_holds_nobody_up(target: Harness, rival: Harness) -> None:
+    target.deliver(1, FIRST)
+    stopped = target.destination._session._connected()  # type: ignore[attr-defined]
+    # In the middle of a COPY no timeout of the server's would end it.
+    stopped.execute("SET idle_in_transaction_session_timeout = 0")
+    stopped.execute("BEGIN")
+    stopped.execute("UPDATE penstock.positions SET position = 1500")
+    rival.deliver(2, SECOND, generation=2)
+    assert asked(target.home, "SELECT v FROM public.orders") == [(2,)]
+    receipts = target.write(target.epoch(2), SECOND)
+    with pytest.raises(DestinationUnreachable):
+        target.destination.commit(target.epoch(2), receipts)
+    with pytest.raises(LedgerFenced):
+        target.destination.commit(target.epoch(2), receipts)
 
 
 def test_commits_that_the_target_lost_are_noticed(target: Harness) -> None:

@@ -185,6 +185,21 @@ def test_our_own_tables_are_not_overwritten(target: Harness) -> None:
         target.destination.prepare([table({"id": pa.int64()}, schema="penstock", name="positions")])
 
 
+def test_a_table_is_not_copied_onto_itself(tmp_path: Path) -> None:
+    target = Harness("postgres", tmp_path)
+    asked(tmp_path, "SELECT pg_create_logical_replication_slot('penstock_flow', 'pgoutput')")
+    try:
+        with pytest.raises(SchemaRefused, match="itself") as refused:
+            target.destination.prepare([ONE])
+        assert "schema_template" in refused.value.remedy
+        beside = Harness("postgres", tmp_path, schema_template="copy_{schema}")
+        beside.destination.prepare([ONE])
+        beside.close()
+    finally:
+        target.close()
+        asked(tmp_path, "SELECT pg_drop_replication_slot('penstock_flow')")
+
+
 def test_templates_say_where_tables_go(tmp_path: Path) -> None:
     target = Harness("postgres", tmp_path, schema_template="copy", table_template="{schema}__{table}")
     target.deliver(1, work(ONE, [insert({"id": 1, "v": 1})]))

@@ -20,12 +20,23 @@ _MAKE = (
     f"CREATE TABLE IF NOT EXISTS {HOME}.{TABLES} (flow text, destination text, source_schema text, source_table text,"
     " target_schema text NOT NULL, target_table text NOT NULL, version bigint,"
     " PRIMARY KEY (flow, destination, source_schema, source_table))",
+    # By this beginning the PostgreSQL source knows tables that no flow takes: the target may be the source of another flow.
+    f"COMMENT ON TABLE {HOME}.{POSITIONS} IS 'penstock: how far each flow has come here'",
+    f"COMMENT ON TABLE {HOME}.{TABLES} IS 'penstock: which source table stands where'",
 )
 ADVANCE = (
     f"UPDATE {HOME}.{POSITIONS} SET source = $3, position = $4, epoch = $5, generation = $6, committed_at = now()"
     " WHERE flow = $1 AND destination = $2 AND generation <= $6 AND (position IS NULL OR position < $4)"
 )
 """Moves the position and holds its row until the commit; writes nothing when another worker or an earlier try was here."""
+
+
+# Sessions of this very flow and destination that are in a transaction: of a worker that was stopped, or has been replaced.
+_END = """
+SELECT pg_catalog.pg_terminate_backend(a.pid) FROM pg_catalog.pg_stat_activity a
+ WHERE a.application_name = $1 AND a.usename = current_user AND a.datname = pg_catalog.current_database()
+   AND a.pid <> pg_catalog.pg_backend_pid() AND a.xact_start IS NOT NULL
+"""
 
 
 @dataclass
@@ -60,11 +71,13 @@ def make(connection: Connection, place: Place) -> None:
                 execute(connection, f"CREATE SCHEMA {HOME}")
             for statement in _MAKE:
                 execute(connection, statement)
-        execute(
-            connection,
-            f"INSERT INTO {HOME}.{POSITIONS} (flow, destination) VALUES ($1, $2) ON CONFLICT DO NOTHING",
-            [place.flow, place.destination],
-        )
+        if read(connection, place) is None:
+            # Only then: where the row is there and held by another session, ON CONFLICT would wait for it.
+            execute(
+                connection,
+                f"INSERT INTO {HOME}.{POSITIONS} (flow, destination) VALUES ($1, $2) ON CONFLICT DO NOTHING",
+                [place.flow, place.destination],
+            )
 
 
 def read(connection: Connection, place: Place) -> Mark | None:
@@ -77,6 +90,20 @@ def read(connection: Connection, place: Place) -> Mark | None:
         [place.flow, place.destination],
     ).fetchone()
     return None if row is None else Mark(row[0], row[1], int(row[2]))
+
+
+def take_over(connection: Connection, place: Place, session: str) -> None:
+    """Ends an older session by that name which holds our row: a worker that was stopped in mid-epoch would hold it for ever.
+
+    If that worker is alive after all, its epoch is undone, and its next commit is fenced or runs again.
+    """
+    row = execute(
+        connection,
+        f"SELECT 1 FROM {HOME}.{POSITIONS} WHERE flow = $1 AND destination = $2 FOR UPDATE SKIP LOCKED",
+        [place.flow, place.destination],
+    ).fetchone()
+    if row is None:
+        execute(connection, _END, [session])
 
 
 def values(epoch: Epoch) -> list[str | int]:

@@ -121,6 +121,7 @@ class PostgresDestination(Destination):
             self._tables.forget()
             if make:
                 bookkeeping.make(connection, self.place)
+                bookkeeping.take_over(connection, self.place, self._session.name)
             self._mark = bookkeeping.read(connection, self.place)
             self._known = self._session.opened
         return self._mark

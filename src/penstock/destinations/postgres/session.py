@@ -25,7 +25,7 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 _PINNED: Final = (
     "-c timezone=UTC -c datestyle=ISO,YMD -c intervalstyle=postgres -c extra_float_digits=1 -c bytea_output=hex"
     " -c lc_monetary=C -c xmloption=content -c search_path= -c default_transaction_isolation=read\\ committed"
-    " -c idle_in_transaction_session_timeout=60s -c client_min_messages=error"
+    " -c idle_in_transaction_session_timeout=30s -c client_min_messages=error"
 )
 # A peer that vanished is noticed in half a minute, not after the kernel's two hours.
 _EXTRA: Final = {
@@ -59,6 +59,11 @@ class Session:
         """How many times a connection was made: what was read through one holds only until the next."""
         self.table = ""
         """The table in hand, for messages."""
+
+    @property
+    def name(self) -> str:
+        """By what the server's own views show the session, unless the dsn gives another name."""
+        return f"penstock {self._place.flow}.{self._place.destination}"[:63]
 
     @property
     def where(self) -> Where:
@@ -96,7 +101,7 @@ class Session:
 
     def _connected(self) -> Connection:
         if self._open is None or self._open.closed:
-            self._open = _connect(self._options, f"penstock {self._place.flow}.{self._place.destination}")
+            self._open = _connect(self._options, self.name)
             self.opened += 1
         return self._open
 
@@ -127,7 +132,7 @@ def _connect(options: PostgresOptions, name: str) -> Connection:
     extra = {key: value for key, value in _EXTRA.items() if not given.get(key)}
     extra |= {"options": settings.strip(), "client_encoding": "UTF8"}
     if not given.get("application_name"):
-        extra["application_name"] = name[:63]
+        extra["application_name"] = name
     # prepare_threshold: named statements would not survive a pooler between us and the server.
     connection: Connection = psycopg.connect(
         make_conninfo(options.dsn, **extra), autocommit=True, prepare_threshold=None, cursor_factory=RawCursor

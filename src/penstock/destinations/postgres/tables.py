@@ -73,6 +73,8 @@ class Tables:
         require_key(table)
         schema, name = self._options.target(table)
         self._refuse_long(table, schema, name)
+        if (schema, name) == (table.schema, table.name):
+            self._refuse_itself(connection, table)
         execute(connection, _LOCK)
         self._claim(connection, table, schema, name)
         self._shape(connection, table, schema, name)
@@ -98,6 +100,20 @@ class Tables:
                     remedy="Give the destination a shorter schema_template or table_template, or exclude the table.",
                     table=table.qualified,
                 )
+
+    def _refuse_itself(self, connection: Connection, table: TableSchema) -> None:
+        """A table that is its own copy would be changed by every change of it, without end."""
+        found = execute(
+            connection,
+            "SELECT 1 FROM pg_catalog.pg_replication_slots WHERE slot_name = $1 AND database = pg_catalog.current_database()",
+            [f"penstock_{self._owner[0]}"],
+        ).fetchone()
+        if found is not None:
+            raise SchemaRefused(
+                f"{table.qualified} would be written over itself: this database is the flow's source",
+                remedy='Give the destination a schema_template such as "copy_{schema}", or another database in its dsn.',
+                table=table.qualified,
+            )
 
     def _claim(self, connection: Connection, table: TableSchema, schema: str, name: str) -> None:
         """Remembers which source table stands at the target; two in one are refused."""

@@ -17,6 +17,8 @@ from penstock.sources.postgres.typebook import TypeBook
 
 STATE_MARK = "penstock: what each flow owns on this server"
 """The comment on a state table, and on its schema, that penstock itself has made."""
+OWN_MARK = "penstock: "
+"""How comments begin on tables that penstock keeps for itself, those of its postgres destination included."""
 
 
 def flow_mark(flow: str) -> str:
@@ -48,7 +50,7 @@ class Table:
     unique_index: str | None
     """An index that could become the replica identity."""
     is_state: bool
-    """Whether it is a state table of penstock's own, which no flow takes by itself."""
+    """Whether it is a table that penstock keeps for itself, which no flow takes."""
 
     @property
     def qualified(self) -> str:
@@ -67,7 +69,7 @@ SELECT c.oid::bigint AS oid, n.nspname AS schema, c.relname AS name, c.relreplid
        (SELECT r.rolsuper FROM pg_catalog.pg_roles r WHERE r.oid = c.relowner) AS of_superuser,
        EXISTS (SELECT FROM pg_catalog.pg_depend d WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass
                AND d.objid = c.oid AND d.deptype = 'e') AS from_extension, NOT c.relispartition AS is_root,
-       coalesce(pg_catalog.obj_description(c.oid, 'pg_class') = %(state)s, false) AS is_state,
+       coalesce(pg_catalog.obj_description(c.oid, 'pg_class') LIKE %(own)s, false) AS is_state,
        i.primary_columns, i.identity_columns, i.unique_index,
        (SELECT pg_catalog.array_agg(ARRAY[pn.nspname, p.relname]::text[] ORDER BY pn.nspname, p.relname)
           FROM (SELECT c.oid UNION SELECT t.relid FROM pg_catalog.pg_partition_tree(c.oid) t WHERE c.relkind = 'p') part (oid)
@@ -123,7 +125,7 @@ SELECT n.nspname AS schema, c.relname AS name,
 
 def tables(control: Control) -> list[Table]:
     """Every permanent table of the database, partitions included, ordered by name."""
-    return [_table(row) for row in control.rows(_TABLES, {"state": STATE_MARK})]
+    return [_table(row) for row in control.rows(_TABLES, {"own": f"{OWN_MARK}%"})]
 
 
 def wanted(options: PostgresOptions, found: Iterable[Table]) -> list[Table]:
