@@ -33,6 +33,9 @@ def worker(
             "--max-empty-reads", metavar="N", min=1, help="End with 0 after N looks that found nothing left.", show_default=False
         ),
     ] = None,
+    no_wait: Annotated[
+        bool, typer.Option("--no-wait", help="Refuse at once when another worker runs the flow, instead of waiting for its turn.")
+    ] = False,
     level: Annotated[Level, typer.Option("--log-level", help="How much is logged.")] = Level.info,
 ) -> None:
     """Run one flow from a file, with a SQLite ledger, until SIGTERM or Ctrl-C.
@@ -62,4 +65,4 @@ def worker(
         run.stop()
 
     with stopping(stop):
-        Running("worker", lambda: run.run(max_empty_reads)).wait()
+        Running("worker", lambda: run.run(max_empty_reads, wait=not no_wait)).wait()

@@ -13,8 +13,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from penstock.core.epoch import Epoch
-from penstock.errors import FlowChanged, LedgerFenced
+from penstock.errors import FlowChanged, LeaseLost, LedgerFenced
 from penstock.ledger.database import LedgerDatabase, Statement
+from penstock.ledger.lifecycle import Lifecycle
 
 HISTORY = 1000
 """How many closed epochs per destination are kept."""
@@ -44,19 +45,26 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         self._database = LedgerDatabase(path)
+        self.lifecycle = Lifecycle(self._database)
+        """Wishes of operators, and what became of them."""
 
     def close(self) -> None:
         """Gives back the connection."""
         self._database.close()
 
-    def take_over(self, flow: str, identity: str, definition: str) -> int:
-        """Makes the caller the one who may act for the flow; returns its generation. FlowChanged when the source is another."""
+    def take_over(self, flow: str, identity: str, definition: str, leased: int | None = None) -> int:
+        """Makes the caller the one who may act for the flow; returns its generation. FlowChanged when the source is another.
+
+        `leased` is the generation of the caller's lease; LeaseLost when another has taken it meanwhile.
+        """
         with self._database.transaction() as c:
+            if leased is not None and c.scalar(sa.text("select generation from leases where flow = :n"), {"n": flow}) != leased:
+                raise LeaseLost(f"flow {flow} was taken over before this worker had begun", flow=flow)
             row = c.execute(sa.text("select identity, generation from flows where name = :n"), {"n": flow}).one_or_none()
             if row is not None and row.identity != identity:
                 raise FlowChanged(f"flow {flow} was begun on another source ({row.identity}); this one is {identity}", flow=flow)
             # A ledger that was lost does not count from 1 again: destinations would take its worker for an older one.
-            generation = int(time.time()) if row is None else int(row.generation) + 1
+            generation = leased or (int(time.time()) if row is None else int(row.generation) + 1)
             c.execute(
                 sa.text(
                     "insert into flows (name, identity, definition, generation, state, updated_at)"
@@ -93,6 +101,9 @@ class Ledger:
             for statement in (
                 "delete from epochs where flow = :f",
                 "delete from checkpoints where flow = :f",
+                "delete from flow_events where flow = :f",
+                "delete from wishes where flow = :f",
+                "delete from leases where flow = :f",
                 "delete from flows where name = :f",
             ):
                 c.execute(sa.text(statement), {"f": flow})

@@ -1,0 +1,92 @@
+"""`penstock flow pause|resume|stop|start`: what a flow is to do, whoever runs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.files import JsonOption, StateOption, state_directory
+from penstock.cli.screen import Screen
+from penstock.errors import FlowInvalid, Problem
+
+if TYPE_CHECKING:
+    from penstock.control.lifecycle import Answer, Command
+
+FlowArgument = Annotated[str, typer.Argument(metavar="NAME|FILE", help="The flow's name, or its file.")]
+WhyOption = Annotated[str | None, typer.Option("--why", metavar="TEXT", help="The reason, for the record.", show_default=False)]
+
+
+def add_to(app: typer.Typer) -> None:
+    """The commands, as part of `penstock flow`."""
+    for command in (pause, resume, stop, start):
+        app.command()(command)
+
+
+def name_of(given: str) -> tuple[str, Path | None]:
+    """The flow's name, and its file if one was given."""
+    from penstock.control.files import load
+
+    path = Path(given)
+    if path.suffix.lower() not in (".yaml", ".yml", ".json") and not path.is_file():
+        return given, None
+    name = load(path).raw.get("name")
+    if not isinstance(name, str):
+        raise FlowInvalid.of(given, [Problem("name", "is missing", "Give the flow a name.")])
+    return name, path
+
+
+def pause(flow: FlowArgument, state: StateOption = None, why: WhyOption = None, as_json: JsonOption = False) -> None:
+    """Deliver nothing for the time being; the source is still captured, so that nothing is lost.
+
+    A running epoch is finished if it is quick, else abandoned and run again later. A worker started meanwhile stays paused.
+    """
+    _ask("pause", flow, state, why, as_json)
+
+
+def resume(flow: FlowArgument, state: StateOption = None, why: WhyOption = None, as_json: JsonOption = False) -> None:
+    """Deliver again after a pause, from where each destination stood."""
+    _ask("resume", flow, state, why, as_json)
+
+
+def stop(flow: FlowArgument, state: StateOption = None, why: WhyOption = None, as_json: JsonOption = False) -> None:
+    """End the flow's worker in order; none may be started before `penstock flow start`."""
+    _ask("stop", flow, state, why, as_json)
+
+
+def start(flow: FlowArgument, state: StateOption = None, why: WhyOption = None, as_json: JsonOption = False) -> None:
+    """Let a stopped flow run again; `penstock worker` runs it."""
+    _ask("start", flow, state, why, as_json)
+
+
+def _ask(command: Command, given: str, state: Path | None, why: str | None, as_json: bool) -> None:
+    from penstock.control.lifecycle import ask
+
+    name, file = name_of(given)
+    answer = ask(command, name, state_directory(state), why=why, known=file is not None)
+    screen = Screen()
+    if as_json:
+        screen.data(answer.to_data())
+    else:
+        screen.line(f"{name}: {_words(command, answer)}", "green" if answer.settled else "yellow")
+    if not answer.settled:
+        raise typer.Exit(1)
+
+
+def _words(command: Command, answer: Answer) -> str:
+    """What became of the command, in a sentence."""
+    done = {"pause": "paused", "resume": "running", "stop": "stopped", "start": "may run"}[command]
+    already = "" if answer.changed else "already "
+    if not answer.settled:
+        return f"asked; {answer.holder} has not answered yet"
+    if command == "start":
+        return f"{already}{done}; `penstock worker` runs it" if answer.holder is None else f"{already}runs in {answer.holder}"
+    if answer.holder is None:
+        then = {
+            "pause": "; no worker runs it now, and one that is started stays paused",
+            "resume": "; no worker runs it now: `penstock worker` does",
+            "stop": "; no worker runs it",
+        }
+        return f"{already}{done}{then[command]}"
+    return f"{already}{done}, in {answer.holder}"
