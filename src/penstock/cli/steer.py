@@ -20,7 +20,7 @@ WhyOption = Annotated[str | None, typer.Option("--why", metavar="TEXT", help="Th
 
 def add_to(app: typer.Typer) -> None:
     """The commands, as part of `penstock flow`."""
-    for command in (pause, resume, stop, start):
+    for command in (pause, resume, stop, start, reload):
         app.command()(command)
 
 
@@ -58,6 +58,27 @@ def stop(flow: FlowArgument, state: StateOption = None, why: WhyOption = None, a
 def start(flow: FlowArgument, state: StateOption = None, why: WhyOption = None, as_json: JsonOption = False) -> None:
     """Let a stopped flow run again; `penstock worker` runs it."""
     _ask("start", flow, state, why, as_json)
+
+
+def reload(flow: FlowArgument, state: StateOption = None, as_json: JsonOption = False) -> None:
+    """Have the flow's worker read its file again: destinations that are new begin, that are gone end, others go on.
+
+    A file with problems, or with another source, changes nothing. SIGHUP to the worker does the same.
+    """
+    from penstock.control.lifecycle import reload as ask
+
+    name, _ = name_of(flow)
+    event = ask(name, state_directory(state))
+    done = event is not None and event.event == "reloaded"
+    screen = Screen()
+    if as_json:
+        screen.data({"flow": name, "reloaded": done, "answer": event.why if event is not None else None})
+    elif event is None:
+        screen.line(f"{name}: asked; the worker has not answered yet", "yellow")
+    else:
+        screen.line(f"{name}: {event.event}: {event.why}", "green" if done else "red")
+    if not done:
+        raise typer.Exit(1)
 
 
 def _ask(command: Command, given: str, state: Path | None, why: str | None, as_json: bool) -> None:

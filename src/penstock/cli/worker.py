@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from enum import StrEnum
 from typing import Annotated
@@ -38,7 +39,9 @@ def worker(
     ] = False,
     level: Annotated[Level, typer.Option("--log-level", help="How much is logged.")] = Level.info,
 ) -> None:
-    """Run one flow from a file, with a SQLite ledger, until SIGTERM or Ctrl-C.
+    """Run one flow from a file, with a SQLite ledger, until SIGTERM or Ctrl-C; SIGHUP reads the file again.
+
+    While another worker runs the flow this one waits, and carries on when that has ended or stands still.
 
     Exit codes: 0 stopped or nothing left, 1 failed, 2 the flow file has problems.
     """
@@ -58,7 +61,9 @@ def worker(
 
     # A secret behind a reference may be changed while the flow runs.
     refers = has_reference(flow.read_text(errors="replace"))
-    run = Worker(definition, home, reload=(lambda: running_flow(flow)) if refers else None)
+    run = Worker(definition, home, reload=lambda: running_flow(flow), refers=refers)
+    # A daemon's habit: read the file again.
+    signal.signal(signal.SIGHUP, lambda *_: run.reload())
 
     def stop() -> None:
         Screen(sys.stderr).line("stopping: the running epochs are finished first; a second signal ends at once")

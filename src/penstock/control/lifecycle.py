@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from penstock.engine.places import ledger_path
-from penstock.errors import FlowUnknown
+from penstock.errors import FlowUnknown, TransitionRefused
 from penstock.ledger.leases import Lease, Leases
 from penstock.ledger.ledger import Ledger
-from penstock.ledger.lifecycle import Wish
+from penstock.ledger.lifecycle import Event, Wish
 
 Command = Literal["pause", "resume", "stop", "start"]
 
@@ -74,6 +74,33 @@ def ask(command: Command, flow: str, state: Path, *, why: str | None, known: boo
             if settled or time.monotonic() > deadline:
                 return Answer(flow, wish, changed, str(lease.holder) if lease is not None else None, settled)
             time.sleep(0.05)
+    finally:
+        ledger.close()
+        leases.close()
+
+
+def reload(flow: str, state: Path, patience: float = 60.0) -> Event | None:
+    """Has the flow's worker read its file again; what it says of that, None when it has not answered in time.
+
+    FlowUnknown, and TransitionRefused when no worker runs it.
+    """
+    path = existing_ledger(flow, state)
+    ledger, leases = Ledger(path), Leases(path)
+    try:
+        if worker_of(leases, flow) is None:
+            raise TransitionRefused(
+                f"no worker runs flow {flow}",
+                remedy="Nothing to do: a worker that is started reads the file as it is.",
+                flow=flow,
+            )
+        asked = ledger.lifecycle.ask_reload(flow, operator())
+        deadline = time.monotonic() + patience
+        while time.monotonic() < deadline:
+            for event in ledger.lifecycle.events(flow, 20, asked):
+                if event.event in ("reloaded", "reload refused"):
+                    return event
+            time.sleep(0.05)
+        return None
     finally:
         ledger.close()
         leases.close()

@@ -33,8 +33,13 @@ class Verdict:
     allowed: int
     held_by: tuple[str, ...]
     """Destinations that keep the source from being told all that the journal has; for a quorum, any of them would do."""
-    reason: str
-    """The same in a sentence or two."""
+    sentences: tuple[str, ...]
+    """The same for people: the rule, who holds the source back, and what it has not been told yet."""
+
+    @property
+    def reason(self) -> str:
+        """The sentences one after the other."""
+        return " ".join(self.sentences)
 
 
 def explain(flow: Flow, checkpoints: Mapping[str, int], journal: int, told: int | None = None) -> Verdict:
@@ -48,7 +53,7 @@ def explain(flow: Flow, checkpoints: Mapping[str, int], journal: int, told: int 
         words.append("Nothing holds it back: everything in the journal may be told.")
     if told is not None and told < may:
         words.append(f"The source was told {format_lsn(told)} so far, and hears of the rest with the next status message.")
-    return Verdict(may, holding, " ".join(words))
+    return Verdict(may, holding, tuple(words))
 
 
 def waits_for(flow: Flow, name: str, checkpoints: Mapping[str, int]) -> bool:

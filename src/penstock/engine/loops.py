@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,16 +19,19 @@ from penstock.engine.lease import HeldLease
 from penstock.engine.loop import DestinationLoop
 from penstock.engine.places import journal_directory, staging_directory
 from penstock.engine.planner import Limits
+from penstock.engine.reloading import Changes, compare
 from penstock.engine.session import SparkHost
 from penstock.engine.status import DestinationStatus
 from penstock.engine.switchboard import Switchboard
-from penstock.errors import PenstockError, TableWithoutKey, from_data
+from penstock.errors import EngineError, PenstockError, TableWithoutKey, from_data
 from penstock.ledger.ledger import Ledger
 from penstock.sources.base import Source
 
 MAX_ROWS = 100_000
 ENDING = 10.0
-"""Seconds that a loop has to end."""
+"""Seconds that a loop has to end with its worker."""
+PATIENCE = 60.0
+"""Seconds that a loop has to end while the others go on."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,16 @@ class Loops:
         flow, loops = self._now
         return flow, {loop.status.name: loop.status.position for loop in loops}
 
+    def statuses(self) -> list[DestinationStatus]:
+        """A moment of each destination."""
+        now, found = time.time(), []
+        for loop in self:
+            s = loop.status
+            lag, rate = loop.lag(now), loop.epochs_per_second()
+            rows, counts = dict(s.rows), dict(s.counts)
+            found.append(dataclasses.replace(s, rows=rows, counts=counts, lag_seconds=lag, epochs_per_second=rate))
+        return found
+
     def check(self) -> None:
         """Refuses when a destination cannot work as it is set up, or none can at all."""
         problems = [p for name, d in self._opened.items() if (p := _problem(name, d)) is not None]
@@ -94,12 +109,57 @@ class Loops:
         """Lets every loop run; `paused` ones deliver nothing until `resume`."""
         self._board = Switchboard()
         flow = self.flow
+        self._around.ledger.keep_destinations(flow.name, [use.name for use in flow.destinations], self._around.lease.generation)
         loops = tuple(self._loop(flow, use, self._opened[use.name], beginning) for use in flow.destinations)
         self._now = (flow, loops)
         for loop in loops:
             if paused:
                 loop.pause()
             loop.start()
+
+    def change(self, new: Flow, beginning: Beginning, *, paused: bool) -> Changes:
+        """Takes over another definition without disturbing what stays the same; a refusal changes nothing."""
+        old, loops = self._now
+        changes = compare(old, new)
+        uses = {use.name: use for use in new.destinations}
+        opened = {name: self._open(new, uses[name]) for name in changes.added}
+        try:
+            for name, destination in opened.items():
+                problem = _problem(name, destination)
+                if problem is not None and problem.retry != "timed":
+                    raise problem
+                _check_keys(uses[name], destination, beginning.discovered)
+        except PenstockError:
+            for destination in opened.values():
+                destination.close()
+            raise
+        self._end([loop for loop in loops if loop.status.name in (*changes.removed, *changes.restarted)])
+        # Only now: a file that one process may open at a time is free again.
+        opened |= {name: self._open(new, uses[name]) for name in changes.restarted}
+        self._opened |= opened
+        self._around.ledger.keep_destinations(new.name, list(uses), self._around.lease.generation)
+        stay = {loop.status.name: loop for loop in loops}
+        made = {name: self._loop(new, uses[name], opened[name], beginning) for name in opened}
+        self._now = (new, tuple(made.get(name) or stay[name] for name in uses))
+        for loop in made.values():
+            if paused:
+                loop.pause()
+            loop.start()
+        self._around.moved()
+        return changes
+
+    def _end(self, loops: Sequence[DestinationLoop]) -> None:
+        for loop in loops:
+            loop.stop()
+        for loop in loops:
+            loop.join(PATIENCE)
+            if loop.is_alive():
+                raise EngineError(
+                    f"destination {loop.status.name} did not end within {PATIENCE:.0f} s",
+                    remedy="Look at what its server does; a worker that is started anew has the new definition.",
+                )
+            loop.close()
+            self._opened.pop(loop.status.name).close()
 
     def notice(self) -> None:
         """The journal has grown."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import structlog
 
 from penstock.engine.loops import Loops
-from penstock.errors import FlowStopped, LedgerError
+from penstock.errors import ConnectorError, DestinationError, FlowError, FlowInvalid, FlowStopped, LedgerError, PenstockError
 from penstock.ledger.leases import Holder
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.lifecycle import Wish
@@ -71,6 +71,25 @@ class Steering:
         """Keeps what happened, in the ledger."""
         self._ledger.lifecycle.record(self._flow, self._generation, event, why, self._who, state)
 
+    def reload(self) -> None:
+        """Has the definition read again, and records what came of it; a refusal changes nothing."""
+        try:
+            changes = self._reload()
+        except FlowInvalid as error:
+            why = "; ".join(f"{p.path}: {p.message}" for p in error.problems)
+            for problem in error.problems:
+                _log.warning("the flow file has a problem", path=problem.path, problem=problem.message, remedy=problem.remedy)
+            self._refused(error, f"{error.message}: {why}")
+        except (FlowError, ConnectorError, DestinationError) as error:
+            self._refused(error, error.message)
+        else:
+            _log.info("reloaded", flow=self._flow, changes=changes)
+            self.record("reloaded", changes)
+
+    def _refused(self, error: PenstockError, why: str) -> None:
+        _log.warning("reload refused; the flow goes on as before", code=error.code, reason=why, remedy=error.remedy)
+        self.record("reload refused", f"{error.code}: {why}")
+
     def _follow(self, loops: Loops) -> None:
         wish = self._wish
         if wish.state == "paused" and not self.is_paused:
@@ -84,4 +103,4 @@ class Steering:
             self.record("resumed", None, "running")
         if wish.reloads != self._reloads:
             self._reloads = wish.reloads
-            self._reload()
+            self.reload()

@@ -253,6 +253,22 @@ class CaptureSupervisor(threading.Thread):
             process.stdout.close()
 
 
+def give_up_place(source: Source) -> None:
+    """Lets the server keep nothing more for the flow, which has failed for good; says so, or why it could not be done."""
+    try:
+        gone = source.release()
+    except PenstockError as error:
+        _log.error("the flow's place in the source's log could not be given up", code=error.code, reason=error.message)
+        return
+    if gone is not None:
+        _log.error(
+            "the flow's place in the source's log was given up",
+            gone=gone,
+            reason="failure_mode: drop_slot",
+            remedy="What committed since is not in the journal: `penstock flow cleanup FILE --remove-state`, and begin anew.",
+        )
+
+
 def _silent_end(code: int | None) -> str:
     if code == EXPIRED:
         return "the capture process ended because this worker gave no sign of life for longer than its lease lasts"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import threading
 import time
@@ -16,18 +15,22 @@ import structlog
 from penstock.core import connectors
 from penstock.core.flow import DestinationUse, Flow
 from penstock.core.position import format_lsn
+from penstock.embedded.cache import kernel_directory
 from penstock.engine import lease as leasing
 from penstock.engine.acknowledgement import allowed
+from penstock.engine.drain import Drain
 from penstock.engine.keeping import JournalKeeper
 from penstock.engine.lease import HeldLease
 from penstock.engine.loops import Beginning, Loops, Surroundings
+from penstock.engine.picture import Picture
 from penstock.engine.places import journal_directory, ledger_path, run_directory
+from penstock.engine.reloading import compare
 from penstock.engine.session import SparkHost
 from penstock.engine.status import WorkerStatus
 from penstock.engine.steering import Steering, refuse_stopped, said
-from penstock.engine.supervisor import CaptureSupervisor
+from penstock.engine.supervisor import CaptureSupervisor, give_up_place
 from penstock.engine.watching import SourceWatch
-from penstock.errors import JournalLocked, LedgerError, LedgerFenced, PenstockError, SlotInUse, SourceError
+from penstock.errors import FlowChanged, JournalLocked, LedgerError, LedgerFenced, PenstockError, SlotInUse
 from penstock.journal.retention import journal_size, oldest_position
 from penstock.ledger.ledger import Ledger
 from penstock.sources.base import Prepared, Source
@@ -43,15 +46,25 @@ PATIENCE = 90.0
 class Worker:
     """Runs a flow until it is stopped, is drained, or cannot go on; SIGKILL at any moment loses nothing."""
 
-    def __init__(self, flow: Flow, state: Path, *, master: str | None = None, reload: Callable[[], Flow] | None = None) -> None:
-        """`reload` reads the flow's definition again, for secrets that have changed where it refers to them."""
+    def __init__(
+        self,
+        flow: Flow,
+        state: Path,
+        *,
+        master: str | None = None,
+        reload: Callable[[], Flow] | None = None,
+        refers: bool = True,
+    ) -> None:
+        """`reload` reads the flow's definition again; where it `refers` to secrets, also after a login was refused."""
         self._flow = flow
         self._reload = reload
+        self._fresh = self._fresh_options if reload is not None and refers else None
         self._source_watch: SourceWatch | None = None
         self.state = state
         self._journal = journal_directory(flow, state)
         self._host = SparkHost(run_directory(flow, state), master)
         self._stopping = threading.Event()
+        self._asked_to_reload = False
         self._news = threading.Event()
         self._loops: Loops | None = None
         self._supervisor: CaptureSupervisor | None = None
@@ -59,7 +72,9 @@ class Worker:
         self._lease: HeldLease | None = None
         self._steering: Steering | None = None
         self._keeper: JournalKeeper | None = None
+        self._picture: Picture | None = None
         self._failed = False
+        self._identity = ""
         self._source_card = connectors.find("source", flow.source.type)
         self._source: Source = self._source_card.load("source")(
             flow.name, self._source_card.options.model_validate(flow.source.options)
@@ -98,20 +113,18 @@ class Worker:
         self._stopping.set()
         self._news.set()
 
+    def reload(self) -> None:
+        """Has the flow's definition read again soon; from any thread or a signal handler."""
+        self._asked_to_reload = True
+        self._news.set()
+
     def status(self) -> WorkerStatus:
         """A moment of the flow."""
-        now = time.time()
-        destinations = []
-        for loop in self._loops or ():
-            s = loop.status
-            lag, rate = loop.lag(now), loop.epochs_per_second()
-            destinations.append(
-                dataclasses.replace(s, rows=dict(s.rows), counts=dict(s.counts), lag_seconds=lag, epochs_per_second=rate)
-            )
         told = self._supervisor.told if self._supervisor is not None else 0
         mark = self._supervisor.journal_mark if self._supervisor is not None else 0
         watch = self._source_watch
         health, trouble = (watch.health, watch.trouble) if watch is not None else (None, None)
+        destinations = self._loops.statuses() if self._loops is not None else []
         return WorkerStatus(self.flow.name, journal_size(self._journal), mark, told, destinations, health, trouble)
 
     def is_ready(self) -> bool:
@@ -140,13 +153,12 @@ class Worker:
 
     def _start(self, wait: bool) -> None:
         assert self._ledger is not None and self._lease is not None
-        os.environ.setdefault("NUMBA_CACHE_DIR", str(_numba_cache()))
+        os.environ.setdefault("NUMBA_CACHE_DIR", str(kernel_directory()))
         around = Surroundings(self.state, self._source, self._host, self._ledger, self._lease, self._moved)
         self._loops = loops = Loops(self._flow, around)
         loops.check()
-        fresh = self._fresh_options if self._reload is not None else None
         kind = self._flow.source.type
-        supervisor = CaptureSupervisor(self._source, kind, self._journal, self._appended, fresh, self._lease)
+        supervisor = CaptureSupervisor(self._source, kind, self._journal, self._appended, self._fresh, self._lease)
         self._supervisor = supervisor
         # What cannot work is refused before anything is made on the server, and before anybody waits for a JVM.
         self._source.recall(self._ledger.memory(self._flow.name))
@@ -159,7 +171,9 @@ class Worker:
         self._remember(self._source.remember())
         beginning = prepared.start if new else oldest_position(self._journal)
         self._keeper = JournalKeeper(self._journal, loops, supervisor)
-        self._steering = Steering(self._ledger, self._flow.name, generation, lambda: "")
+        self._picture = Picture(run_directory(self._flow, self.state), generation, self.status)
+        self._steering = Steering(self._ledger, self._flow.name, generation, self._reloaded)
+        self._identity = prepared.identity
         loops.start(Beginning(prepared.identity, beginning, discovered), paused=self._steering.is_paused)
         self._steering.record("started", None, "running")
         supervisor.begin(prepared)
@@ -205,6 +219,21 @@ class Worker:
         except PenstockError as error:
             _log.warning("what is known of the source was not recorded", code=error.code, reason=error.message)
 
+    def _reloaded(self) -> str:
+        """Takes the definition over as it is now; what has changed, in words."""
+        assert self._loops is not None and self._ledger is not None and self._lease is not None and self._steering is not None
+        if self._reload is None:
+            raise FlowChanged(
+                f"the worker of flow {self._flow.name} was started without a file",
+                remedy="Start a worker with the new definition.",
+            )
+        new = self._reload()
+        compare(self._loops.flow, new)
+        beginning = Beginning(self._identity, oldest_position(self._journal), self._source.discover())
+        changes = self._loops.change(new, beginning, paused=self._steering.is_paused)
+        self._ledger.redefine(new.name, _definition(new), self._lease.generation)
+        return str(changes)
+
     def _fresh_options(self) -> Any | None:
         """The source's options with references resolved anew; None when the definition cannot be read now."""
         assert self._reload is not None
@@ -244,25 +273,23 @@ class Worker:
         Returns why the flow ends when somebody has asked for it.
         """
         assert self._keeper is not None and self._steering is not None and self._loops is not None
-        empty, delivered = 0, -1
+        assert self._picture is not None and self._supervisor is not None
+        drain = Drain(self._source, self._loops, self._supervisor)
         while not self._stopping.is_set():
             self._news.wait(TICK if max_empty_reads is not None else LOOK)
             self._news.clear()
             self._raise_errors()
+            if self._asked_to_reload:
+                self._asked_to_reload = False
+                self._steering.reload()
             wish = self._steering.look(self._loops)
             if wish is not None:
                 _log.info("stopping", flow=self.flow.name, by=wish.who, why=wish.why or "")
                 return said(wish)
             if self._lease is not None and self._lease.valid():
                 self._keeper.look()
-            if max_empty_reads is None:
-                continue
-            count = sum(loop.status.epochs for loop in self._loops)
-            empty = empty + 1 if count == delivered else 0
-            delivered = count
-            if not self._is_drained():
-                empty = 0
-            if empty >= max_empty_reads:
+                self._picture.look()
+            if max_empty_reads is not None and drain.look() >= max_empty_reads:
                 break
         self._raise_failed()
         return None
@@ -277,21 +304,6 @@ class Worker:
             raise self._source_watch.error
         if self._has_failed():
             self._raise_failed()
-
-    def _is_drained(self) -> bool:
-        """Whether everything that the source has now has reached every destination that works; asks for a fresh mark if not."""
-        assert self._supervisor is not None and self._loops is not None
-        try:
-            head = self._source.head()
-        except SourceError:
-            # Whether it will answer again is for capture's supervisor to say.
-            return False
-        working = [loop for loop in self._loops if loop.error is None]
-        if all(loop.status.position >= head and loop.is_idle() for loop in working):
-            return True
-        if all(loop.is_idle() for loop in working):
-            self._supervisor.probe()
-        return False
 
     def _raise_failed(self) -> None:
         for loop in self._loops or ():
@@ -308,22 +320,10 @@ class Worker:
         return lost or (bool(loops) and all(loop.error is not None for loop in loops))
 
     def _give_up_slot(self) -> None:
-        """The flow has failed for good, and its rules say that the server is not to keep anything for it."""
+        """The flow has failed for good, and its rules may say that the server is not to keep anything for it."""
         holds = self._lease is not None and self._lease.valid()
-        if not self._failed or not holds or self.flow.config.failure_mode != "drop_slot":
-            return
-        try:
-            gone = self._source.release()
-        except PenstockError as error:
-            _log.error("the flow's place in the source's log could not be given up", code=error.code, reason=error.message)
-            return
-        if gone is not None:
-            _log.error(
-                "the flow's place in the source's log was given up",
-                gone=gone,
-                reason="failure_mode: drop_slot",
-                remedy="What committed since is not in the journal: begin the flow anew (`penstock flow cleanup FILE --remove-state`).",
-            )
+        if self._failed and holds and self.flow.config.failure_mode == "drop_slot":
+            give_up_place(self._source)
 
     def _shut_down(self, outcome: tuple[str, str | None]) -> None:
         """Ends everything, in the order in which it depends on each other; one part's trouble does not keep the next one up."""
@@ -350,9 +350,3 @@ def _definition(flow: Flow) -> str:
     return flow.model_dump_json(
         include={"name": True, "source": {"type"}, "destinations": {"__all__": {"name", "type", "required"}}, "config": True}
     )
-
-
-def _numba_cache() -> Path:
-    from penstock.embedded.cache import kernel_directory
-
-    return kernel_directory()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,10 +90,17 @@ class Ledger:
             return found
 
     def checkpoints(self, flow: str) -> dict[str, int]:
-        """How far each destination of the flow has come."""
-        with self._database.transaction() as c:
-            rows = c.execute(sa.text("select destination, position from checkpoints where flow = :f"), {"f": flow}).all()
-            return {row.destination: int(row.position) for row in rows}
+        """How far each destination of the flow has come; without those that were removed."""
+        return self._positions(flow, "removed_at is null")
+
+    def removed(self, flow: str) -> dict[str, int]:
+        """How far destinations had come that the flow has no longer."""
+        return self._positions(flow, "removed_at is not null")
+
+    def _positions(self, flow: str, which: str) -> dict[str, int]:
+        with self._database.reading() as c:
+            sql = f"select destination, position from checkpoints where flow = :f and {which} order by destination"
+            return {row.destination: int(row.position) for row in c.execute(sa.text(sql), {"f": flow}).all()}
 
     def forget(self, flow: str) -> None:
         """Removes every row of the flow: its next start is its first. A worker that still runs it is fenced."""
@@ -107,6 +114,21 @@ class Ledger:
                 "delete from flows where name = :f",
             ):
                 c.execute(sa.text(statement), {"f": flow})
+
+    def keep_destinations(self, flow: str, names: Sequence[str], generation: int) -> None:
+        """Marks the checkpoints of destinations that the flow has no longer as removed, and those of others as not."""
+        here: sa.BindParameter[Any] = sa.bindparam("names", expanding=True)
+        with self._fenced(flow, generation) as c:
+            for sql in (
+                "update checkpoints set removed_at = :t where flow = :f and removed_at is null and destination not in :names",
+                "update checkpoints set removed_at = null where flow = :f and removed_at is not null and destination in :names",
+            ):
+                c.execute(sa.text(sql).bindparams(here), {"t": _now(), "f": flow, "names": list(names)})
+
+    def redefine(self, flow: str, definition: str, generation: int) -> None:
+        """Keeps what the flow's definition says now."""
+        with self._fenced(flow, generation) as c:
+            c.execute(sa.text("update flows set definition = :d where name = :n"), {"d": definition, "n": flow})
 
     def memory(self, flow: str) -> dict[str, Any]:
         """What `remember` was last given for the flow; empty when nothing was."""
