@@ -7,6 +7,7 @@
     │   ├── FlowUnknown            flow_unknown             never
     │   ├── FlowStopped            flow_stopped             manual
     │   ├── TransitionRefused      transition_refused       never
+    │   ├── RewindRefused          rewind_refused           never
     │   └── FlowChanged            flow_changed             manual
     ├── ConnectorError
     │   ├── ConnectorUnknown       connector_unknown        never
@@ -184,6 +185,13 @@ class TransitionRefused(FlowError):
     """The flow is in a state from which it cannot be brought to the one that is asked for."""
 
     code = "transition_refused"
+    retry = "never"
+
+
+class RewindRefused(FlowError):
+    """A destination cannot be sent again what it has already had."""
+
+    code = "rewind_refused"
     retry = "never"
 
 

@@ -36,7 +36,9 @@ app.command("doctor", short_help="Check what a flow needs, with remedies.")(doct
 app.command("connectors", short_help="List connectors and their options.")(connectors.connectors)
 steer.add_to(flow.app)
 show.add_to(flow.app)
-app.add_typer(flow.app, name="flow", short_help="Flows: validate, show, list, pause, resume, stop, start, clean up.")
+app.add_typer(
+    flow.app, name="flow", short_help="Flows: validate, show, list, pause, resume, stop, start, reload, rewind, clean up."
+)
 app.add_typer(publication.app, name="publication", short_help="The flow's publication: list, add, remove, sync, discover.")
 app.add_typer(slot.app, name="slot", short_help="Replication slots: list, show, drop.")
 

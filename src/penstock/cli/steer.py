@@ -9,6 +9,7 @@ import typer
 
 from penstock.cli.files import JsonOption, StateOption, state_directory
 from penstock.cli.screen import Screen
+from penstock.core.position import format_lsn
 from penstock.errors import FlowInvalid, Problem
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ WhyOption = Annotated[str | None, typer.Option("--why", metavar="TEXT", help="Th
 
 def add_to(app: typer.Typer) -> None:
     """The commands, as part of `penstock flow`."""
-    for command in (pause, resume, stop, start, reload):
+    for command in (pause, resume, stop, start, reload, rewind):
         app.command()(command)
 
 
@@ -79,6 +80,29 @@ def reload(flow: FlowArgument, state: StateOption = None, as_json: JsonOption = 
         screen.line(f"{name}: {event.event}: {event.why}", "green" if done else "red")
     if not done:
         raise typer.Exit(1)
+
+
+def rewind(
+    flow: FlowArgument,
+    destination: Annotated[str, typer.Option("--destination", metavar="NAME", help="Which of the flow's destinations.")],
+    to: Annotated[str, typer.Option("--to", metavar="LSN|oldest", help="After which position it is sent everything again.")],
+    state: StateOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Send a destination again what it has had since a position, from the journal; the events have the same ids.
+
+    Refused while a worker runs the flow, when the journal no longer has the position, and for a destination that keeps its
+    position with its data and would pass over everything it has: give it a new name and place, and set `start` there.
+    """
+    from penstock.control.rewind import rewind as move
+
+    name, _ = name_of(flow)
+    before, after = move(name, state_directory(state), destination, to)
+    screen = Screen()
+    if as_json:
+        screen.data({"flow": name, "destination": destination, "from": format_lsn(before), "to": format_lsn(after)})
+    else:
+        screen.line(f"{name}: {destination} goes on after {format_lsn(after)}; it had reached {format_lsn(before)}", "green")
 
 
 def _ask(command: Command, given: str, state: Path | None, why: str | None, as_json: bool) -> None:

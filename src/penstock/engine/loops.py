@@ -12,6 +12,7 @@ from typing import Any
 
 from penstock.core import connectors
 from penstock.core.flow import DestinationUse, Flow
+from penstock.core.position import format_lsn, parse_lsn
 from penstock.core.schema import TableSchema
 from penstock.destinations.base import Destination, Place
 from penstock.engine.lanes import Lanes
@@ -23,7 +24,8 @@ from penstock.engine.reloading import Changes, compare
 from penstock.engine.session import SparkHost
 from penstock.engine.status import DestinationStatus
 from penstock.engine.switchboard import Switchboard
-from penstock.errors import EngineError, PenstockError, TableWithoutKey, from_data
+from penstock.errors import EngineError, JournalTrimmed, PenstockError, TableWithoutKey, from_data
+from penstock.journal.reader import journal_mark
 from penstock.ledger.ledger import Ledger
 from penstock.sources.base import Source
 
@@ -83,6 +85,12 @@ class Loops:
         flow, loops = self._now
         return flow, {loop.status.name: loop.status.position for loop in loops}
 
+    def places(self) -> list[str]:
+        """Where each destination stands, in words."""
+        starts = {use.name: use.start for use in self.flow.destinations}
+        found = ((loop.status.name, loop.status.position) for loop in self)
+        return [f"{name} at {format_lsn(at)}" if at else f"{name} from {starts[name]}" for name, at in found]
+
     def statuses(self) -> list[DestinationStatus]:
         """A moment of each destination."""
         now, found = time.time(), []
@@ -129,6 +137,7 @@ class Loops:
                 if problem is not None and problem.retry != "timed":
                     raise problem
                 _check_keys(uses[name], destination, beginning.discovered)
+                starting_position(uses[name], beginning.position, journal_directory(new, self._around.state))
         except PenstockError:
             for destination in opened.values():
                 destination.close()
@@ -229,7 +238,7 @@ class Loops:
             destination=destination,
             lanes=lanes,
             ledger=around.ledger,
-            beginning=beginning.position,
+            beginning=beginning.position if known is not None else starting_position(use, beginning.position, journal),
             limits=_limits(flow, use, around.source),
             retry=use.retry or flow.config.retry,
             give_up=flow.config.give_up_policy == "on_retry_exhaustion",
@@ -238,6 +247,21 @@ class Loops:
             moved=around.moved,
             lease=lease,
         )
+
+
+def starting_position(use: DestinationUse, oldest: int, journal: Path) -> int:
+    """The position after which a new destination begins; JournalTrimmed when the journal has not what it is to begin with."""
+    # A journal that is being made has no index yet: it begins, and ends, where the source does.
+    mark = journal_mark(journal) or oldest
+    if use.start in ("oldest", "now"):
+        return oldest if use.start == "oldest" else mark
+    wanted = parse_lsn(use.start)
+    if not oldest <= wanted <= mark:
+        raise JournalTrimmed(
+            f"destination {use.name} is to start at {use.start}, and the journal has {format_lsn(oldest)} to {format_lsn(mark)}",
+            remedy="Set `start` to a position in between, to oldest, or to now.",
+        )
+    return wanted
 
 
 def _problem(name: str, destination: Destination) -> PenstockError | None:

@@ -8,7 +8,17 @@ from collections.abc import Callable
 import structlog
 
 from penstock.engine.loops import Loops
-from penstock.errors import ConnectorError, DestinationError, FlowError, FlowInvalid, FlowStopped, LedgerError, PenstockError
+from penstock.errors import (
+    ConnectorError,
+    DestinationError,
+    FlowError,
+    FlowInvalid,
+    FlowStopped,
+    JournalError,
+    LedgerError,
+    PenstockError,
+    SourceError,
+)
 from penstock.ledger.leases import Holder
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.lifecycle import Wish
@@ -80,7 +90,7 @@ class Steering:
             for problem in error.problems:
                 _log.warning("the flow file has a problem", path=problem.path, problem=problem.message, remedy=problem.remedy)
             self._refused(error, f"{error.message}: {why}")
-        except (FlowError, ConnectorError, DestinationError) as error:
+        except (FlowError, ConnectorError, DestinationError, JournalError, SourceError) as error:
             self._refused(error, error.message)
         else:
             _log.info("reloaded", flow=self._flow, changes=changes)

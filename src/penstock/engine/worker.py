@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 
 from penstock.core import connectors
-from penstock.core.flow import DestinationUse, Flow
+from penstock.core.flow import Flow
 from penstock.core.position import format_lsn
 from penstock.embedded.cache import kernel_directory
 from penstock.engine import lease as leasing
@@ -187,7 +187,7 @@ class Worker:
             **prepared.facts,
             journal=str(self._journal),
             journal_end="new" if new else format_lsn(mark),
-            destinations=", ".join(f"{use.name} at {self._place_of(use, beginning)}" for use in self._flow.destinations),
+            destinations=", ".join(loops.places()),
         )
 
     def _prepare(self, supervisor: CaptureSupervisor, wait: bool) -> tuple[Prepared, bool, int]:
@@ -204,11 +204,6 @@ class Worker:
                     raise
                 _log.warning("waiting for the former worker's capture to end", code=error.code, reason=error.message)
                 self._stopping.wait(1.0)
-
-    def _place_of(self, use: DestinationUse, beginning: int) -> str:
-        assert self._ledger is not None
-        found = self._ledger.checkpoint(self._flow.name, use.name)
-        return format_lsn(found.position if found is not None else beginning)
 
     def _remember(self, memory: dict[str, Any]) -> None:
         assert self._ledger is not None and self._lease is not None

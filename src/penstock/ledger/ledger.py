@@ -210,6 +210,16 @@ class Ledger:
                 {"f": flow, "d": destination, "p": position, "t": _now()},
             )
 
+    def rewind(self, flow: str, destination: str, position: int, generation: int) -> None:
+        """Moves a checkpoint back; what was planned from the old one is forgotten, and epochs are counted on."""
+        with self._fenced(flow, generation) as c:
+            keys = {"f": flow, "d": destination}
+            c.execute(sa.text("delete from epochs where flow = :f and destination = :d and state = 'planned'"), keys)
+            c.execute(
+                sa.text("update checkpoints set position = :p, updated_at = :t where flow = :f and destination = :d"),
+                {**keys, "p": position, "t": _now()},
+            )
+
     @contextmanager
     def _fenced(self, flow: str, generation: int) -> Iterator[sa.Connection]:
         """A transaction that fails when a newer worker has taken the flow over."""
