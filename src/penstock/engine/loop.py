@@ -338,6 +338,7 @@ class DestinationLoop(threading.Thread):
                 names = (self._flow, self.status.name, self._source)
                 empty = Epoch(*names, number, self._checkpoint.position, mark, 1, self._generation)
                 # The destination counts along: an epoch that it has not seen would look like one that it has lost.
+                self._lease.check()
                 self._destination.commit(empty, [])
                 self._ledger.record_empty(empty)
             else:
