@@ -90,8 +90,10 @@ def test_a_running_worker_s_picture_is_shown_with_what_troubles_it(site: Site) -
         assert code == 0 and "destination_unwritable: locked" in shown and "→ Unlock it." in shown and "try 1 in" in shown
         listed = site.json("list")
         assert [one["flow"] for one in listed] == ["shop"] and "retrying warehouse" in site("list")[1]
-    # The picture of a worker that is gone is not believed.
-    assert [d["state"] for d in site.json("show", "shop")["destinations"]] == ["idle", "idle"]
+        status.become("failed", status.error)
+        Picture(site.state / "run" / "shop", lease.generation, lambda: moment).look()
+    # The picture of a worker that is gone is not believed, except for what has failed.
+    assert [d["state"] for d in site.json("show", "shop")["destinations"]] == ["failed", "idle"]
 
 
 def test_commands_without_a_worker_hold_for_the_next_one(site: Site) -> None:

@@ -155,7 +155,10 @@ class Overview:
         journal = self._journal(name, flow)
         checkpoints, removed = self._ledger.checkpoints(name), self._ledger.removed(name)
         names = {d.name: d.type for d in flow.destinations} if flow is not None else dict.fromkeys(checkpoints, "")
-        there = {d["name"]: d for d in now["destinations"]} if now is not None and alive else {}
+        there = {d["name"]: d for d in now["destinations"]} if now is not None else {}
+        if not alive:
+            # What failed stays so until a worker tries again; everything else is over.
+            there = {name: d for name, d in there.items() if d["state"] == "failed"}
         views = tuple(_destination(n, t, there.get(n), checkpoints.get(n), journal) for n, t in names.items())
         return FlowView(
             name=name,

@@ -8,7 +8,7 @@ from pathlib import Path
 import structlog
 
 from penstock.engine.loops import Loops
-from penstock.engine.pressure import Standing, relief
+from penstock.engine.pressure import Relief, Standing, relief
 from penstock.engine.supervisor import CaptureSupervisor
 from penstock.errors import JournalFull
 from penstock.journal.retention import journal_size, trim
@@ -28,8 +28,11 @@ class JournalKeeper:
         self.size = 0
         """Bytes of the journal at the last look."""
 
-    def look(self) -> None:
-        """Trims the journal, from time to time and when it is full; a full one that cannot be trimmed is the policy's."""
+    def look(self, *, paused: bool = False) -> None:
+        """Trims the journal, from time to time and when it is full; a full one that cannot be trimmed is the policy's.
+
+        While the flow is paused nobody is given up for being behind: the source is not read instead.
+        """
         rules, size = self._loops.flow.config.journal, journal_size(self._journal)
         full = size > rules.max_bytes
         if full or time.monotonic() - self._trimmed_at >= TRIM_INTERVAL:
@@ -40,14 +43,16 @@ class JournalKeeper:
                 _log.info("journal trimmed", segments=len(removed))
                 size = journal_size(self._journal)
         self.size = size
-        self._relieve(size)
+        self._relieve(size, paused)
 
-    def _relieve(self, size: int) -> None:
+    def _relieve(self, size: int, paused: bool) -> None:
         standings = [
             Standing(loop.status.name, loop.status.position, loop.is_idle(), isinstance(loop.error, JournalFull))
             for loop in self._loops
         ]
         act = relief(self._loops.flow, size, standings, self._holding)
+        if paused and act.give_up is not None:
+            act = Relief(True)
         if act.hold != self._holding:
             self._holding = act.hold
             self._supervisor.hold(act.hold)

@@ -34,10 +34,10 @@ class Picture:
         self._last: dict[str, Any] = {}
         self._rows: dict[str, deque[tuple[float, int]]] = {}
 
-    def look(self) -> None:
+    def look(self, *, at_once: bool = False) -> None:
         """Writes the present moment, if it is time and differs from the last."""
         now = time.monotonic()
-        if now - self._looked_at < INTERVAL:
+        if now - self._looked_at < INTERVAL and not at_once:
             return
         self._looked_at = now
         data = self._data(self._status(), now)

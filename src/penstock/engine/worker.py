@@ -32,6 +32,7 @@ from penstock.engine.supervisor import CaptureSupervisor, give_up_place
 from penstock.engine.watching import SourceWatch
 from penstock.errors import FlowChanged, JournalLocked, LedgerError, LedgerFenced, PenstockError, SlotInUse
 from penstock.journal.retention import journal_size, oldest_position
+from penstock.ledger.leases import Holder
 from penstock.ledger.ledger import Ledger
 from penstock.sources.base import Prepared, Source
 
@@ -98,7 +99,7 @@ class Worker:
             self._start(wait)
             outcome = ("stopped", self._watch(max_empty_reads))
         except PenstockError as error:
-            outcome = ("failed", f"{error.code}: {error.message}")
+            outcome = ("failed", f"{error.code}: {error.message} → {error.remedy}")
             self._failed = self._has_failed() and not isinstance(error, LedgerError)
             raise
         finally:
@@ -282,7 +283,7 @@ class Worker:
                 _log.info("stopping", flow=self.flow.name, by=wish.who, why=wish.why or "")
                 return said(wish)
             if self._lease is not None and self._lease.valid():
-                self._keeper.look()
+                self._keeper.look(paused=self._steering.is_paused)
                 self._picture.look()
             if max_empty_reads is not None and drain.look() >= max_empty_reads:
                 break
@@ -326,9 +327,13 @@ class Worker:
         with contextlib.ExitStack() as stack:
             if self._ledger is not None:
                 stack.callback(self._ledger.close)
+                if self._lease is not None:
+                    name, generation = self._flow.name, self._lease.generation
+                    stack.callback(self._ledger.lifecycle.record, name, generation, state, why, str(Holder.here()), state)
             if self._steering is not None:
-                stack.callback(self._steering.record, state, why, state)
                 stack.callback(self._remember, self._source.remember())
+            if self._picture is not None and self._lease is not None and self._lease.valid():
+                self._picture.look(at_once=True)
             stack.callback(self._source.close)
             stack.callback(self._give_up_slot)
             if self._source_watch is not None:
