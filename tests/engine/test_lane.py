@@ -1,4 +1,4 @@
-"""A lane's leash: signs of life go out, nothing is written after the end of the driver's lease, nothing stops while it is renewed."""
+"""A lane's leash: signs of life go out, and nothing is written after the end of the driver's lease."""
 
 from __future__ import annotations
 
