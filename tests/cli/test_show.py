@@ -17,8 +17,8 @@ from penstock.engine.lease import holding
 from penstock.engine.loops import starting_position
 from penstock.engine.picture import Picture
 from penstock.engine.places import ledger_path
+from penstock.engine.reloading import kept
 from penstock.engine.status import DestinationStatus, WorkerStatus
-from penstock.engine.worker import _definition
 from penstock.errors import JournalTrimmed
 from penstock.journal.writer import JournalWriter
 from penstock.ledger.ledger import Ledger
@@ -43,7 +43,7 @@ class Site:
         journal.publish([], [], 2000)
         journal.close()
         self.ledger = Ledger(ledger_path(state))
-        self.generation = self.ledger.take_over("shop", "5ec0ffee", _definition(FLOW))
+        self.generation = self.ledger.take_over("shop", "5ec0ffee", kept(FLOW))
         self.ledger.begin("shop", "warehouse", 1000, self.generation)
         self.ledger.begin("shop", "log", 600, self.generation)
 
@@ -81,7 +81,7 @@ def test_a_running_worker_s_picture_is_shown_with_what_troubles_it(site: Site) -
     status.become("retrying", {"code": "destination_unwritable", "message": "locked", "remedy": "Unlock it."}, time.time() + 20)
     moment = WorkerStatus("shop", 10, 2000, 900, [status, DestinationStatus("log", "stdout", "ok", 600)])
     with holding(ledger_path(site.state), "shop", "worker") as lease:
-        site.ledger.take_over("shop", "5ec0ffee", _definition(FLOW), lease.generation)
+        site.ledger.take_over("shop", "5ec0ffee", kept(FLOW), lease.generation)
         Picture(site.state / "run" / "shop", lease.generation, lambda: moment).look()
         answer = site.json("show", "shop")
         assert answer["state"] == "running" and answer["lease"]["generation"] == lease.generation

@@ -39,6 +39,13 @@ def compare(old: Flow, new: Flow) -> Changes:
     )
 
 
+def kept(flow: Flow) -> str:
+    """What the ledger keeps: names, types and rules. Options may hold secrets, and are the file's to say."""
+    return flow.model_dump_json(
+        include={"name": True, "source": {"type"}, "destinations": {"__all__": {"name", "type", "required"}}, "config": True}
+    )
+
+
 def _refuse(old: Flow, new: Flow) -> None:
     if new.name != old.name:
         raise FlowChanged(

@@ -24,7 +24,7 @@ from penstock.engine.lease import HeldLease
 from penstock.engine.loops import Beginning, Loops, Surroundings
 from penstock.engine.picture import Picture
 from penstock.engine.places import journal_directory, ledger_path, run_directory
-from penstock.engine.reloading import compare
+from penstock.engine.reloading import compare, kept
 from penstock.engine.session import SparkHost
 from penstock.engine.status import WorkerStatus
 from penstock.engine.steering import Steering, refuse_stopped, said
@@ -168,7 +168,7 @@ class Worker:
         prepared, new, mark = self._prepare(supervisor, wait)
         threading.Thread(target=self._warm_up, name="spark", daemon=True).start()
         generation = self._lease.generation
-        self._ledger.take_over(self._flow.name, prepared.identity, _definition(self._flow), generation)
+        self._ledger.take_over(self._flow.name, prepared.identity, kept(self._flow), generation)
         self._remember(self._source.remember())
         beginning = prepared.start if new else oldest_position(self._journal)
         self._keeper = JournalKeeper(self._journal, loops, supervisor)
@@ -227,7 +227,7 @@ class Worker:
         compare(self._loops.flow, new)
         beginning = Beginning(self._identity, oldest_position(self._journal), self._source.discover())
         changes = self._loops.change(new, beginning, paused=self._steering.is_paused)
-        self._ledger.redefine(new.name, _definition(new), self._lease.generation)
+        self._ledger.redefine(new.name, kept(new), self._lease.generation)
         return str(changes)
 
     def _fresh_options(self) -> Any | None:
@@ -343,10 +343,3 @@ class Worker:
                 stack.callback(self._supervisor.stop)
             if self._loops is not None:
                 stack.callback(self._loops.close)
-
-
-def _definition(flow: Flow) -> str:
-    """What the ledger keeps: names, types and rules. Options may hold secrets, and are the file's to say."""
-    return flow.model_dump_json(
-        include={"name": True, "source": {"type"}, "destinations": {"__all__": {"name", "type", "required"}}, "config": True}
-    )
