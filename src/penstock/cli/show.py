@@ -145,7 +145,7 @@ def _trouble(screen: Screen, view: DestinationView) -> None:
     """Why a destination does not go on, since when, and what comes next."""
     if view.error is None:
         return
-    since = f", since {_ago(view.since)}" if view.since else ""
+    since = f", for {_span(max(0.0, time.time() - view.since))}" if view.since else ""
     tries = ""
     if view.state == "retrying":
         wait = max(0.0, (view.next_try or 0) - time.time())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from enum import StrEnum
@@ -62,8 +63,13 @@ def worker(
     # A secret behind a reference may be changed while the flow runs.
     refers = has_reference(flow.read_text(errors="replace"))
     run = Worker(definition, home, reload=lambda: running_flow(flow), refers=refers)
-    # A daemon's habit: read the file again.
-    signal.signal(signal.SIGHUP, lambda *_: run.reload())
+    on_terminal = os.isatty(0)
+
+    def hear(*_: object) -> None:
+        """A daemon's habit is to read its file again; a terminal that is closed under us wants the end."""
+        (run.stop if on_terminal and not os.isatty(0) else run.reload)()
+
+    signal.signal(signal.SIGHUP, hear)
 
     def stop() -> None:
         Screen(sys.stderr).line("stopping: the running epochs are finished first; a second signal ends at once")

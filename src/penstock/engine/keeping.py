@@ -16,6 +16,8 @@ from penstock.journal.retention import journal_size, trim
 _log = structlog.get_logger()
 
 TRIM_INTERVAL = 10.0
+LOOK = 0.2
+"""Seconds between looks, however often the worker is woken."""
 
 
 class JournalKeeper:
@@ -24,15 +26,16 @@ class JournalKeeper:
     def __init__(self, journal: Path, loops: Loops, supervisor: CaptureSupervisor) -> None:
         self._journal, self._loops, self._supervisor = journal, loops, supervisor
         self._holding = False
-        self._trimmed_at = 0.0
-        self.size = 0
-        """Bytes of the journal at the last look."""
+        self._trimmed_at = self._looked_at = 0.0
 
     def look(self, *, paused: bool = False) -> None:
         """Trims the journal, from time to time and when it is full; a full one that cannot be trimmed is the policy's.
 
         While the flow is paused nobody is given up for being behind: the source is not read instead.
         """
+        if time.monotonic() - self._looked_at < LOOK:
+            return
+        self._looked_at = time.monotonic()
         rules, size = self._loops.flow.config.journal, journal_size(self._journal)
         full = size > rules.max_bytes
         if full or time.monotonic() - self._trimmed_at >= TRIM_INTERVAL:
@@ -42,7 +45,6 @@ class JournalKeeper:
             if removed:
                 _log.info("journal trimmed", segments=len(removed))
                 size = journal_size(self._journal)
-        self.size = size
         self._relieve(size, paused)
 
     def _relieve(self, size: int, paused: bool) -> None:

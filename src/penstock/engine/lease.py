@@ -53,17 +53,22 @@ class HeldLease(threading.Thread):
         """Whether the lease holds now; costs a microsecond."""
         return self.error is None and clock() < self.deadline
 
-    def check(self) -> None:
-        """Returns when the lease holds; one that ran out is renewed first. LeaseLost when another has it."""
+    def check(self, patience: float = math.inf) -> None:
+        """Returns when the lease holds; one that ran out is renewed first. LeaseLost when another has it.
+
+        A ledger that does not answer is waited for, `patience` seconds at most: nothing may be written meanwhile anyway.
+        """
         if self.valid():
             return
-        patient_until = time.monotonic() + self._ttl
+        deadline = time.monotonic() + patience
         with self._turn:
             while not self.valid():
                 if self.error is not None:
                     raise self.error
-                if self._ended or time.monotonic() > patient_until:
-                    raise self._trouble or LeaseLost(f"flow {self.flow}: this worker has given its lease up", flow=self.flow)
+                if self._ended:
+                    raise LeaseLost(f"flow {self.flow}: this worker has given its lease up", flow=self.flow)
+                if time.monotonic() > deadline:
+                    return
                 self._wake.set()
                 self._turn.wait(0.5)
 

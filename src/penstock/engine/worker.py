@@ -224,8 +224,9 @@ class Worker:
                 remedy="Start a worker with the new definition.",
             )
         new = self._reload()
-        compare(self._loops.flow, new)
-        beginning = Beginning(self._identity, oldest_position(self._journal), self._source.discover())
+        changes = compare(self._loops.flow, new)
+        discovered = self._source.discover() if changes.added or changes.restarted else ()
+        beginning = Beginning(self._identity, oldest_position(self._journal), discovered)
         changes = self._loops.change(new, beginning, paused=self._steering.is_paused)
         self._ledger.redefine(new.name, kept(new), self._lease.generation)
         return str(changes)
@@ -305,7 +306,7 @@ class Worker:
         for loop in self._loops or ():
             if isinstance(loop.error, LedgerFenced) and self._lease is not None:
                 # The ledger knows of the take-over; the lease knows by whom.
-                self._lease.check()
+                self._lease.check(patience=5.0)
             if loop.error is not None:
                 raise loop.error
 
