@@ -143,14 +143,15 @@ class Lanes:
         self._interrupt_at = math.inf
 
     def close(self) -> None:
-        """Ends the lanes and waits for the job."""
+        """Ends the lanes and waits for the job; lanes that still work on something are not waited for."""
         self._closed = True
+        busy = bool(self._asking.asked)
         for connection in list(self._connections.values()):
             with contextlib.suppress(OSError):
                 send(connection, {"end": True})
         self._hang_up()
         if self._thread is not None:
-            self._thread.join(5)
+            self._thread.join(0.1 if busy else 5)
             if self._thread.is_alive():
                 self._cancel()
 
