@@ -43,8 +43,9 @@ class Clock:
 
     def __init__(self, worker: Worker) -> None:
         self.moments: dict[str, list[tuple[int, float]]] = {}
-        for use, destination in worker._destinations:
-            self._wrap(use.name, destination)
+        assert worker._loops is not None
+        for name, destination in worker._loops.destinations.items():
+            self._wrap(name, destination)
 
     def _wrap(self, name: str, destination: Any) -> None:
         commit, moments = destination.commit, self.moments.setdefault(name, [])

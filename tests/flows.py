@@ -144,10 +144,15 @@ class FlowUnderTest:
     def delivered(self) -> int:
         return min(self.checkpoints().values(), default=0)
 
-    def wait_for_progress(self, seconds: float = 90) -> None:
-        """Until both destinations have moved past where the source's log ends now."""
+    def wait_for_progress(self, seconds: float = 90, *names: str) -> None:
+        """Until both destinations, or those of these names, have moved past where the source's log ends now."""
         head = parse_lsn(str(self.database.rows("select pg_current_wal_flush_lsn()::text")[0][0]))
-        wait_until(lambda: self.delivered() >= head or self._ended(), seconds, f"no progress: {self.output()}")
+
+        def reached() -> bool:
+            checkpoints = self.checkpoints()
+            return min((checkpoints[n] for n in names or checkpoints), default=0) >= head
+
+        wait_until(lambda: reached() or self._ended(), seconds, f"no progress: {self.output()}")
 
     def _ended(self) -> bool:
         return self.process is not None and self.process.poll() is not None

@@ -4,6 +4,10 @@
     ├── FlowError
     │   ├── FlowInvalid            flow_invalid             never
     │   ├── FlowRunning            flow_running             manual
+    │   ├── FlowUnknown            flow_unknown             never
+    │   ├── FlowStopped            flow_stopped             manual
+    │   ├── TransitionRefused      transition_refused       never
+    │   ├── RewindRefused          rewind_refused           never
     │   └── FlowChanged            flow_changed             manual
     ├── ConnectorError
     │   ├── ConnectorUnknown       connector_unknown        never
@@ -54,6 +58,7 @@
     └── LedgerError
         ├── LedgerUnusable         ledger_unusable          manual
         └── LedgerFenced           ledger_fenced            never
+            └── LeaseLost          lease_lost               never
 
 `timed` is tried again by the engine after a while, `manual` waits for an operator, `never` cannot succeed as asked.
 Instances carry names and counts, never row values or secrets, and travel between processes as pickles or plain data.
@@ -150,13 +155,44 @@ class FlowInvalid(FlowError):
 
 
 class FlowRunning(FlowError):
-    """Another worker runs this flow from the same state directory."""
+    """Another process acts for this flow now."""
 
     code = "flow_running"
     default_remedy = (
-        "Stop that process (SIGTERM ends it in order), or leave it running: `penstock slot show --flow FILE` says how far it is. "
-        "A second flow beside it needs a name of its own."
+        "`penstock flow stop NAME` ends its worker in order; `penstock flow show NAME` says how far it is. "
+        "A worker without --no-wait waits for its turn. A second flow beside it needs a name of its own."
     )
+
+
+class FlowUnknown(FlowError):
+    """The ledger knows no flow of that name."""
+
+    code = "flow_unknown"
+    retry = "never"
+    default_remedy = (
+        "`penstock flow list` shows the flows of a state directory; --state chooses another one, a flow file does too."
+    )
+
+
+class FlowStopped(FlowError):
+    """The flow was stopped by an operator and is not to run."""
+
+    code = "flow_stopped"
+    default_remedy = "`penstock flow start NAME` lets it run again; then start its worker."
+
+
+class TransitionRefused(FlowError):
+    """The flow is in a state from which it cannot be brought to the one that is asked for."""
+
+    code = "transition_refused"
+    retry = "never"
+
+
+class RewindRefused(FlowError):
+    """A destination cannot be sent again what it has already had."""
+
+    code = "rewind_refused"
+    retry = "never"
 
 
 class FlowChanged(FlowError):
@@ -534,3 +570,12 @@ class LedgerFenced(LedgerError):
     code = "ledger_fenced"
     retry = "never"
     default_remedy = "Nothing to do: the newer worker carries on."
+
+
+class LeaseLost(LedgerFenced):
+    """This worker gave no sign of life for so long that another has taken the flow over; it writes nothing more."""
+
+    code = "lease_lost"
+    default_remedy = (
+        "Nothing to do: the other worker carries on. Look for what held this one up: a pause, a full disk, no memory."
+    )

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from penstock.engine.places import hold
+from penstock.engine.lease import holding
+from penstock.engine.places import ledger_path
 from penstock.journal.writer import JournalWriter
 from penstock.ledger.ledger import Ledger
 from penstock.sources.postgres.options import PostgresOptions
@@ -131,13 +132,9 @@ def test_a_running_flow_is_not_cleaned_up(database: Database, commands: Commands
     with commands.reading() as pid:
         code, shown = commands.cleanup("--yes", "--remove-state")
         assert code == 1 and "slot_in_use" in shown and str(pid) in shown
-    commands.state.mkdir()
-    lock = hold(commands.state, "shop")
-    try:
+    with holding(ledger_path(commands.state), "shop", "worker"):
         code, shown = commands.cleanup("--yes")
         assert code == 1 and "flow_running" in shown and str(os.getpid()) in shown
-    finally:
-        os.close(lock)
     assert database.rows(OBJECTS) == before
 
 

@@ -52,9 +52,9 @@ class Site:
         _, shown = process.communicate(timeout=120)
         return process.returncode, shown
 
-    def refused(self, flow: Path, code: str) -> str:
+    def refused(self, flow: Path, code: str, *more: str) -> str:
         """Runs a worker that cannot work: one message with that code and a remedy, no traceback, an exit code."""
-        ended, shown = self.run(flow, "--max-empty-reads", "2", "--log-level", "error")
+        ended, shown = self.run(flow, "--max-empty-reads", "2", "--log-level", "error", *more)
         assert ended == 1, shown
         assert "Traceback" not in shown and shown.count(f"{code}: ") == 1 and "  → " in shown, shown
         return shown
@@ -113,7 +113,7 @@ def test_two_workers_of_one_flow_do_not_meet(site: Site) -> None:
     flow = site.flow()
     process = site.start(flow)
     wait_for(lambda: site.database.rows("SELECT 1 FROM pg_stat_replication"), "the start of capture")
-    site.refused(flow, "flow_running")
+    assert str(process.pid) in site.refused(flow, "flow_running", "--no-wait")
     process.terminate()
     assert process.wait(60) == 0
 

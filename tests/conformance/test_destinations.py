@@ -246,6 +246,32 @@ def test_lower_generation_is_refused(harness: Harness) -> None:
     assert harness.state(ONE) == expected(FIRST, SECOND)["orders"]
 
 
+def test_a_successor_that_has_only_begun_is_a_fence_and_commits_what_was_planned_before(harness: Harness) -> None:
+    if not harness.card.capabilities["holds_position"]:
+        pytest.skip("the destination holds nothing that could fence")
+    with harness.around():
+        harness.destination.fence(4)
+        harness.destination.prepare([schema for schema, _ in FIRST])
+        receipts = harness.write(harness.epoch(1, generation=4), FIRST)
+    harness.close()
+    with harness.around():
+        harness.destination.fence(5)
+    harness.close()
+    former = harness.destination
+    with harness.around():
+        with pytest.raises(LedgerFenced):
+            former.fence(4)
+        with pytest.raises(LedgerFenced):
+            former.commit(harness.epoch(1, generation=4), receipts)
+    harness.close()
+    with harness.around():
+        harness.destination.fence(5)
+        assert harness.destination.committed() is None
+    harness.deliver(1, FIRST, generation=4)
+    for schema in (ONE, TWO):
+        assert harness.state(schema) == expected(FIRST)[schema.name]
+
+
 def test_table_without_key_is_refused_or_logged(harness: Harness) -> None:
     keyless = table({"id": pa.int64(), "v": pa.string()}, key=())
     if harness.card.capabilities["needs_key"]:

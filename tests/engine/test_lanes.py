@@ -15,7 +15,7 @@ from penstock.engine import lanes as module
 from penstock.engine.lanes import Lanes
 from penstock.engine.session import SparkHost
 from penstock.engine.switchboard import Switchboard
-from penstock.errors import LaneSilent
+from penstock.errors import LaneLost, LaneSilent
 from penstock.journal.record import pack_slices
 from tests.processes import is_gone, wait_until
 
@@ -76,3 +76,25 @@ def test_a_lane_that_hangs_is_given_up_and_the_next_one_does_its_work(
     finally:
         hanging.close()
         other.close()
+
+
+def test_work_that_a_pause_interrupts_is_abandoned_and_can_be_asked_for_again(
+    spark: SparkHost, board: Switchboard, tmp_path: Path
+) -> None:
+    paused = standing(spark, board, "paused", tmp_path)
+    process = paused.process_ids[0]
+    try:
+        os.kill(process, signal.SIGSTOP)
+        paused.ask([descriptor("paused")])
+        paused.interrupt(after=0.2)
+        with pytest.raises(LaneLost, match="being stopped"):
+            paused.gather()
+        paused.abandon()
+        # Hung up on: it learns that when it moves again, and Spark starts another in its place.
+        os.kill(process, signal.SIGCONT)
+        wait_until(lambda: paused.process_ids[0] != process and paused.are_ready(), 60)
+        paused.resume()
+        paused.ask([descriptor("paused")])
+        assert [receipt["rows"] for receipt in paused.gather()] == [0]
+    finally:
+        paused.close()

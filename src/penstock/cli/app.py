@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from penstock import __version__
-from penstock.cli import connectors, doctor, flow, publication, slot, worker
+from penstock.cli import connectors, doctor, flow, publication, show, slot, steer, worker
 from penstock.cli.demo import command as demo
 from penstock.cli.screen import Screen
 from penstock.core.secret import mask
@@ -34,7 +34,11 @@ app.command("demo", short_help="Show changes moving, and prove that all arrived.
 app.command("worker", short_help="Run one flow from a file.")(worker.worker)
 app.command("doctor", short_help="Check what a flow needs, with remedies.")(doctor.doctor)
 app.command("connectors", short_help="List connectors and their options.")(connectors.connectors)
-app.add_typer(flow.app, name="flow", short_help="Flow files: validate, clean up.")
+steer.add_to(flow.app)
+show.add_to(flow.app)
+app.add_typer(
+    flow.app, name="flow", short_help="Flows: validate, show, list, pause, resume, stop, start, reload, rewind, clean up."
+)
 app.add_typer(publication.app, name="publication", short_help="The flow's publication: list, add, remove, sync, discover.")
 app.add_typer(slot.app, name="slot", short_help="Replication slots: list, show, drop.")
 

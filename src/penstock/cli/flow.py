@@ -1,4 +1,4 @@
-"""`penstock flow`: flow files, and the end of a flow."""
+"""`penstock flow validate|cleanup`: flow files, and the end of a flow."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from penstock.control.cleanup import LocalState
     from penstock.sources.base import Belonging
 
-app = typer.Typer(help="Flow files.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="Flow files, and what flows do.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.callback()
 def flows() -> None:
-    """Flow files."""
+    """Flow files, and what flows do."""
 
 
 @app.command("validate")

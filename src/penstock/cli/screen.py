@@ -35,15 +35,18 @@ class Screen:
         else:
             print(shown, file=self._stream, flush=True)
 
-    def table(self, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Rows under headings; plain columns when nobody looks."""
+    def table(
+        self, headings: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[Sequence[str]] = (), right: str = ""
+    ) -> None:
+        """Rows under headings; plain columns when nobody looks. `styles` are those of the cells, `right` headings of figures."""
         cells = [[printable(mask(cell)) for cell in row] for row in rows]
         if self.is_terminal:
             table = Table(box=None, pad_edge=False, header_style="bold")
             for heading in headings:
-                table.add_column(heading, overflow="fold")
-            for row in cells:
-                table.add_row(*(Text(cell) for cell in row))
+                table.add_column(heading, overflow="fold", justify="right" if heading and heading in right else "left")
+            for number, row in enumerate(cells):
+                style = styles[number] if styles else [""] * len(row)
+                table.add_row(*(Text(cell, style=one) for cell, one in zip(row, style, strict=True)))
             self.console.print(table)
             return
         widths = [max(len(row[i]) for row in [list(headings), *cells]) for i in range(len(headings))]

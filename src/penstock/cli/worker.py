@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from enum import StrEnum
 from typing import Annotated
@@ -33,9 +35,14 @@ def worker(
             "--max-empty-reads", metavar="N", min=1, help="End with 0 after N looks that found nothing left.", show_default=False
         ),
     ] = None,
+    no_wait: Annotated[
+        bool, typer.Option("--no-wait", help="Refuse at once when another worker runs the flow, instead of waiting for its turn.")
+    ] = False,
     level: Annotated[Level, typer.Option("--log-level", help="How much is logged.")] = Level.info,
 ) -> None:
-    """Run one flow from a file, with a SQLite ledger, until SIGTERM or Ctrl-C.
+    """Run one flow from a file, with a SQLite ledger, until SIGTERM or Ctrl-C; SIGHUP reads the file again.
+
+    While another worker runs the flow this one waits, and carries on when that has ended or stands still.
 
     Exit codes: 0 stopped or nothing left, 1 failed, 2 the flow file has problems.
     """
@@ -55,11 +62,18 @@ def worker(
 
     # A secret behind a reference may be changed while the flow runs.
     refers = has_reference(flow.read_text(errors="replace"))
-    run = Worker(definition, home, reload=(lambda: running_flow(flow)) if refers else None)
+    run = Worker(definition, home, reload=lambda: running_flow(flow), refers=refers)
+    on_terminal = os.isatty(0)
+
+    def hear(*_: object) -> None:
+        """A daemon's habit is to read its file again; a terminal that is closed under us wants the end."""
+        (run.stop if on_terminal and not os.isatty(0) else run.reload)()
+
+    signal.signal(signal.SIGHUP, hear)
 
     def stop() -> None:
         Screen(sys.stderr).line("stopping: the running epochs are finished first; a second signal ends at once")
         run.stop()
 
     with stopping(stop):
-        Running("worker", lambda: run.run(max_empty_reads)).wait()
+        Running("worker", lambda: run.run(max_empty_reads, wait=not no_wait)).wait()

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from penstock.core.connectors import find
 from penstock.core.flow import Flow
-from penstock.engine.places import hold, journal_directory, ledger_path, run_directory, staging_directory
+from penstock.engine.lease import holding
+from penstock.engine.places import journal_directory, ledger_path, run_directory, staging_directory
 from penstock.errors import LedgerUnusable
 from penstock.journal.retention import journal_size
 from penstock.journal.segment import catalog_path, segment_numbers
@@ -35,24 +35,22 @@ class LocalState:
 
 
 class Cleanup:
-    """One flow's end, during which no worker runs it from the state directory; a second one finds nothing to do.
+    """One flow's end, during which no worker runs it; a second one finds nothing to do.
 
     Entering raises FlowRunning while a worker does.
     """
 
     def __init__(self, flow: Flow, state: Path) -> None:
         self._flow, self._state = flow, state
-        self._lock: int | None = None
+        self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         if self._state.exists():
-            self._lock = hold(self._state, self._flow.name)
+            self._stack.enter_context(holding(ledger_path(self._state), self._flow.name, "flow cleanup"))
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._stack.close()
 
     def look(self) -> tuple[list[Belonging], LocalState]:
         """What there is on the server and here; the error that stands in the way, if one does. Changes nothing."""

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 
 from penstock.core.options import Duration, Options, Size
+from penstock.core.position import parse_lsn
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,63}$")]
+
+
+def _start(value: str) -> str:
+    if value not in ("oldest", "now"):
+        try:
+            parse_lsn(value)
+        except ValueError:
+            raise ValueError("a destination starts at `oldest`, at `now`, or at a position such as 0/16B6C50") from None
+    return value
 
 
 class ConnectorUse(Options):
@@ -91,6 +101,9 @@ class DestinationUse(ConnectorUse):
     """Overrides the flow's batch rules for this destination."""
     retry: RetryRules | None = None
     """How this destination is tried again; the flow's rules when not set."""
+    start: Annotated[str, AfterValidator(_start)] = "oldest"
+    """Where a destination begins that the flow has not had before: `oldest`, the oldest position that the journal still has;
+    `now`, where the journal ends then; or after a position that the journal has, such as 0/16B6C50."""
 
 
 class Flow(Options):

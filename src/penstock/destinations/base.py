@@ -31,7 +31,11 @@ destination cannot hold one or has none yet. If it covers the planned epoch, the
 `abort(epoch)` removes what attempts have left behind and the same epoch (same span, same buckets) runs again. `abort`
 may find nothing to do, and may run twice.
 
-`commit` and `committed` are fenced: they refuse (LedgerFenced) when the destination has already seen a higher generation.
+`fence(generation)` comes first, when a loop begins and again after each error: the destination keeps the generation, durably
+where it can hold one, and `commit`, `committed` and `fence` itself refuse (LedgerFenced) once it has seen a higher one, so that
+a worker that was taken over can change nothing. Where a destination can hold none, the worker's lease is the only fence: it is
+asked before every commit, and in a lane neither a batch nor `progress` is to be had after its end. So a writer that sends calls
+`progress` before it sends more.
 
 Errors: a driver library's errors are turned into ours in one place per connector. `timed` errors are tried again,
 `manual` and `never` stop this destination and no other.
@@ -133,6 +137,9 @@ class Destination(ABC):
     def committed(self) -> int | None:
         """The position the destination itself holds for this flow and destination."""
 
+    def fence(self, generation: int) -> None:
+        """Keeps workers of lower generations from writing, from now on; LedgerFenced when a higher one has been here."""
+
     @abstractmethod
     def abort(self, epoch: Epoch) -> None:
         """Removes what attempts of an uncommitted epoch have left; idempotent."""
@@ -151,7 +158,7 @@ class Writer(ABC):
     sets_aside: bool = False
     """Whether changes that are refused for good go into the receipt instead of ending the epoch; set before `write`."""
     progress: Callable[[], None] = staticmethod(_nobody_asks)
-    """A sign of life, set by the lane; may be called as often as one likes."""
+    """A sign of life, set by the lane; raises when nothing more may be written; may be called as often as one likes."""
 
     def __init__(self, place: Place, options: Any) -> None:
         self.place = place

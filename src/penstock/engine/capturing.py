@@ -1,7 +1,8 @@
 """The capture child process: makes a source's capture from plain data and lets it run. `python -m penstock.engine.capturing`.
 
 Lines of JSON on stdin and stdout. The worker says the setup first, then `begin`, `confirm`, `probe`, `hold`, `stop`; the
-child says `opened`, `appended`, `told`, `error`. The end of stdin is the end of the worker, and of the child.
+child says `opened`, `appended`, `told`, `error`. The end of stdin is the end of the worker, and of the child. So is the end of
+the worker's lease, which a worker that is stopped does not see: the journal and the slot are then its successor's.
 """
 
 from __future__ import annotations
@@ -11,14 +12,19 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from penstock.core import connectors
+from penstock.engine.deadline import EXPIRED, Deadline
 from penstock.errors import PenstockError, SourceFailed
 from penstock.journal.writer import JournalWriter
 from penstock.sources.base import Capture, Link
+
+MARGIN = 1.0
+"""Seconds before the lease's end at which the child ends, so that its successor finds journal and slot free."""
 
 
 class PipeLink(Link):
@@ -110,6 +116,8 @@ def _run(link: PipeLink) -> None:
     setup = json.loads(sys.stdin.buffer.readline() or b"null")
     if setup is None:
         return
+    if setup.get("lease") is not None:
+        threading.Thread(target=_end_with, args=(Deadline(setup["lease"]),), name="lease", daemon=True).start()
     # Loaded first: once the source is prepared, nothing should stand between it and the copying.
     make = connectors.find("source", setup["source"]).load("capture")
     make.warm()
@@ -125,6 +133,13 @@ def _run(link: PipeLink) -> None:
     capture: Capture = make(order["recipe"])
     capture.run(journal, link)
     journal.close()
+
+
+def _end_with(deadline: Deadline) -> None:
+    """Ends the process before the lease does: at once, because what is durable is whole and the rest will be cut off."""
+    while (left := deadline.seconds_left() - MARGIN) > 0:
+        time.sleep(min(left, 0.5))
+    os._exit(EXPIRED)
 
 
 def _order() -> dict[str, Any] | None:

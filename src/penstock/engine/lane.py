@@ -7,6 +7,7 @@ an error. The end of the connection is the end of the lane. It imports no ledger
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import sys
 import time
@@ -18,10 +19,11 @@ from typing import Any
 from penstock.core import connectors
 from penstock.core.batch import Batch
 from penstock.core.card import Kind
+from penstock.core.clock import clock
 from penstock.core.epoch import Epoch
 from penstock.destinations.base import Place, Writer
 from penstock.engine.messages import receive, send
-from penstock.errors import DestinationFailed, ExtraMissing, PenstockError
+from penstock.errors import DestinationFailed, ExtraMissing, LeaseLost, PenstockError
 from penstock.journal.reader import SliceReader
 from penstock.journal.record import unpack_slices
 from penstock.observe.failpoints import reach
@@ -29,6 +31,10 @@ from penstock.sources.base import Completer, Decoder
 
 PROGRESS = 1.0
 """Seconds between signs of life while a descriptor is worked on."""
+LISTEN = 0.05
+"""Seconds between looks at what the driver has said meanwhile."""
+ANSWER = 2.0
+"""Seconds that a lane waits for a word about the lease when all it knows is that it is over."""
 
 
 def run_lane(assignment: dict[str, Any], indexes: Iterable[int]) -> Iterator[int]:
@@ -57,6 +63,9 @@ def _serve(connection: Connection, setup: dict[str, Any]) -> None:
             descriptor = receive(connection)
             if "end" in descriptor:
                 return
+            if "ask" not in descriptor:
+                # A word about the lease that came after the answer.
+                continue
             try:
                 reply = {"receipt": work.do(descriptor, connection)}
             except PenstockError as error:
@@ -94,13 +103,14 @@ class Work:
         slices = unpack_slices(descriptor["slices"])
         bucket = int(descriptor["bucket"])
         takes = self._options.takes  # type: ignore[attr-defined]
+        leash = _Leash(connection, descriptor["ask"], float(descriptor.get("deadline", math.inf)))
+        self._writer.progress = leash.check
         batches = self._decoder.decode(self._journal, slices, bucket, epoch.buckets, lambda t: takes(t.schema, t.name))
         if self._completer is not None:
             batches = self._completer.complete(epoch, bucket, self._journal, slices, batches)
         reach("lane.before_write")
-        pulse = _Pulse(connection, descriptor["ask"])
-        self._writer.progress = pulse.beat
-        receipt = self._writer.write(epoch, bucket, pulse.over(batches))
+        leash.check()
+        receipt = self._writer.write(epoch, bucket, leash.follow(batches))
         reach("lane.after_write")
         if self._completer is None:
             return dict(receipt)
@@ -114,26 +124,47 @@ class Work:
         self._journal.close()
 
 
-class _Pulse:
-    """Signs of life for one asking, at most one every PROGRESS seconds; ConnectionError when the driver has gone on."""
+class _Leash:
+    """Ties one asking's work to its driver: signs of life go out, and nothing is written once the driver's lease is over."""
 
-    def __init__(self, connection: Connection, ask: int) -> None:
-        self._connection, self._ask = connection, ask
-        self._said = time.monotonic()
+    def __init__(self, connection: Connection, ask: int, deadline: float) -> None:
+        self._connection, self._ask, self._deadline = connection, ask, deadline
+        self._said = self._heard = time.monotonic()
         self._rows = 0
 
-    def over(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """The batches, with a sign whenever one is taken."""
+    def follow(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """The batches, with a look at the driver before each."""
         for batch in batches:
+            self.check()
             self._rows += len(batch)
-            self.beat()
             yield batch
 
-    def beat(self) -> None:
-        """A sign, if the last one is long enough ago."""
-        if time.monotonic() - self._said > PROGRESS:
-            self._said = time.monotonic()
-            send(self._connection, {"ask": self._ask, "progress": self._rows})
+    def check(self) -> None:
+        """Returns when more may be written; LeaseLost when not, EOFError when the driver has hung up."""
+        now = time.monotonic()
+        if now - self._said > PROGRESS:
+            self._sign()
+        if now - self._heard > LISTEN:
+            self._heard = now
+            while self._connection.poll(0):
+                self._hear()
+        if clock() < self._deadline:
+            return
+        self._sign()
+        if self._connection.poll(ANSWER):
+            self._hear()
+        if clock() >= self._deadline:
+            raise LeaseLost("a lane was not told in time that its worker still holds the flow's lease")
+
+    def _sign(self) -> None:
+        self._said = time.monotonic()
+        send(self._connection, {"ask": self._ask, "progress": self._rows})
+
+    def _hear(self) -> None:
+        message = receive(self._connection)
+        if "deadline" not in message:
+            raise EOFError("the driver wants no more of this")
+        self._deadline = float(message["deadline"])
 
 
 def warm() -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection, wait
@@ -57,7 +58,17 @@ class _Asking:
 class Lanes:
     """Runs descriptors on `count` standing Spark tasks; used by one thread."""
 
-    def __init__(self, host: SparkHost, board: Switchboard, group: str, setup: dict[str, Any], count: int) -> None:
+    def __init__(
+        self,
+        host: SparkHost,
+        board: Switchboard,
+        group: str,
+        setup: dict[str, Any],
+        count: int,
+        deadline: Callable[[], float] = lambda: math.inf,
+    ) -> None:
+        """`deadline` says until when lanes may write, by `clock`; they are told with each descriptor and while they work."""
+        self._deadline = deadline
         self._host = host
         self._board = board
         self._group = group
@@ -72,7 +83,8 @@ class Lanes:
         self._connections: dict[int, Connection] = {}
         self.process_ids: dict[int, int] = {}
         """The process of each lane that has called in, for people and for tests."""
-        self._stopping = False
+        self._closed = False
+        self._interrupt_at = math.inf
         self._asking = _Asking([])
 
     def ask(self, descriptors: Sequence[dict[str, Any]]) -> None:
@@ -80,9 +92,8 @@ class Lanes:
 
         Lanes that stand get theirs now, the others when `gather` waits for them.
         """
-        for lane, busy in self._asking.asked.items():
-            # It works on something that nobody wants any more, and might be sending while we do: Spark starts another.
-            self._lose(lane, busy.connection)
+        # A lane that works on something that nobody wants any more might be sending while we do: Spark starts another.
+        self.abandon()
         self._asking = _Asking(list(descriptors))
         with self._arrived:
             ready = [lane for lane in range(len(descriptors)) if lane in self._connections]
@@ -115,26 +126,37 @@ class Lanes:
         with self._arrived:
             return len(self._connections) == self._count
 
-    def interrupt(self) -> None:
-        """Makes a `gather` in another thread end soon, with LaneLost; no more descriptors are taken."""
-        self._stopping = True
+    def interrupt(self, after: float = 0.0) -> None:
+        """Makes a `gather` in another thread end soon after that many seconds, with LaneLost, until `resume` is called."""
+        self._interrupt_at = time.monotonic() + after
         with self._arrived:
             self._arrived.notify_all()
 
+    def abandon(self) -> None:
+        """Forgets what was asked; lanes that work on it are hung up on, end as soon as they notice, and come again."""
+        for lane, busy in self._asking.asked.items():
+            self._lose(lane, busy.connection)
+        self._asking = _Asking([])
+
+    def resume(self) -> None:
+        """Descriptors are taken again after an interruption."""
+        self._interrupt_at = math.inf
+
     def close(self) -> None:
-        """Ends the lanes and waits for the job."""
-        self._stopping = True
+        """Ends the lanes and waits for the job; lanes that still work on something are not waited for."""
+        self._closed = True
+        busy = bool(self._asking.asked)
         for connection in list(self._connections.values()):
             with contextlib.suppress(OSError):
                 send(connection, {"end": True})
         self._hang_up()
         if self._thread is not None:
-            self._thread.join(5)
+            self._thread.join(0.1 if busy else 5)
             if self._thread.is_alive():
                 self._cancel()
 
     def _check_stopping(self) -> None:
-        if self._stopping:
+        if self._closed or time.monotonic() >= self._interrupt_at:
             raise LaneLost(f"lanes of {self._group} are being stopped")
 
     def _hand_out(self, lane: int) -> None:
@@ -143,7 +165,7 @@ class Lanes:
         if connection is None:
             return
         try:
-            send(connection, {**self._asking.descriptors[lane], "ask": ask})
+            send(connection, {**self._asking.descriptors[lane], "ask": ask, "deadline": self._deadline()})
         except (EOFError, OSError):
             self._lose(lane, connection)
         else:
@@ -160,6 +182,8 @@ class Lanes:
             return
         elif "progress" in message:
             asked.since = time.monotonic()
+            with contextlib.suppress(OSError):
+                send(asked.connection, {"deadline": self._deadline()})
         elif "error" in message:
             del asking.asked[lane]
             raise from_data(message["error"])
@@ -243,7 +267,7 @@ class Lanes:
                 self._arrived.notify_all()
 
     def _called(self, lane: int, connection: Connection, hello: dict[str, Any]) -> None:
-        if hello["job"] != self._job or self._stopping:
+        if hello["job"] != self._job or self._closed:
             connection.close()
             return
         send(connection, self._setup)

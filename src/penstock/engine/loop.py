@@ -19,9 +19,10 @@ from penstock.core.flow import RetryRules
 from penstock.core.schema import TableSchema
 from penstock.destinations.base import Destination
 from penstock.engine.lanes import Lanes
+from penstock.engine.lease import HeldLease
 from penstock.engine.planner import SMALL_BYTES, Limits, Plan, Planner
 from penstock.engine.status import DestinationStatus, Rate
-from penstock.errors import DestinationFailed, LedgerFenced, PenstockError
+from penstock.errors import DestinationFailed, LeaseLost, LedgerFenced, PenstockError
 from penstock.journal.catalog import Catalog, Entry
 from penstock.journal.record import SliceFlag, pack_slices
 from penstock.journal.segment import catalog_path
@@ -31,6 +32,8 @@ from penstock.observe.failpoints import reach
 _log = structlog.get_logger()
 
 IDLE_WAIT = 0.5
+GRACE = 1.0
+"""Seconds that lanes have to finish an epoch when the flow is paused."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,7 @@ class DestinationLoop(threading.Thread):
         status: DestinationStatus,
         discovered: Sequence[TableSchema],
         moved: Callable[[], None],
+        lease: HeldLease,
     ) -> None:
         super().__init__(name=f"destination {status.name}", daemon=True)
         self._flow, self._source, self._generation = flow, source, generation
@@ -72,7 +76,11 @@ class DestinationLoop(threading.Thread):
         self._discovered = discovered
         self._moved = moved
         self._news = threading.Event()
+        self._lease = lease
         self._halt = threading.Event()
+        self._paused = False
+        self._interrupted = threading.Event()
+        self._quiet = threading.Event()
         self._catalog = Catalog(catalog_path(journal))
         self._prepared: dict[str, int] = {}
         self._warned: set[str] = set()
@@ -91,23 +99,52 @@ class DestinationLoop(threading.Thread):
     def stop(self) -> None:
         """Ends after the running epoch; one that has not been committed is run again at the next start."""
         self._halt.set()
+        self._interrupted.set()
         self._news.set()
         self._lanes.interrupt()
+
+    def pause(self) -> None:
+        """Delivers nothing from soon on: an epoch that lanes do not finish within a second is abandoned, and run again later."""
+        self._paused = True
+        self._lanes.interrupt(after=GRACE)
+        self._interrupted.set()
+        self._news.set()
+
+    def resume(self) -> None:
+        """Goes on where it was paused."""
+        self._paused = False
+        self._lanes.resume()
+        if not self._halt.is_set():
+            self._interrupted.clear()
+        self._news.set()
+
+    def is_quiet(self) -> bool:
+        """Whether it is paused, or has ended, and nothing more comes from it."""
+        return self._quiet.is_set() or not self.is_alive()
 
     def run(self) -> None:
         """The thread's body: deliver, and after an error decide whether to go on."""
         while not self._halt.is_set():
             try:
+                if self._paused:
+                    self._wait_paused()
+                    continue
+                self._lease.check()
                 self._lanes.begin()
                 self._recover()
                 self._prepare_discovered()
                 self._deliver()
             except LedgerFenced as error:
-                self._fail(error)
+                if self._holds_lease(error):
+                    continue
+                # It is no failure of the destination's, and the worker says it once for all.
+                self.error = error
+                self.status.become("stopped")
+                self._moved()
                 return
             except PenstockError as error:
-                if self._halt.is_set():
-                    break
+                if self._interrupted.is_set():
+                    continue
                 if not self._try_again(error):
                     self._fail(error)
                     return
@@ -157,6 +194,7 @@ class DestinationLoop(threading.Thread):
         if self._planner is not None:
             self._planner.close()
         self._flight = None
+        self._destination.fence(self._generation)
         self._checkpoint = self._begin()
         self.status.position = self._checkpoint.position
         self._planner = Planner(self._journal, self._checkpoint.position, self._limits)
@@ -177,12 +215,12 @@ class DestinationLoop(threading.Thread):
         return self._ledger.begin(self._flow, self.status.name, position, self._generation)
 
     def _deliver(self) -> None:
-        while self._planned and not self._halt.is_set():
+        while self._planned and not self._interrupted.is_set():
             # The same span and the same buckets as before the crash, one after the other.
             self._flight = self._launch(self._planned[0], self._again(self._planned[0]))
             self._planned.pop(0)
             self._land(self._flight, ahead=False)
-        while not self._halt.is_set():
+        while not self._interrupted.is_set():
             if self._flight is None:
                 plan = self._next()
                 if plan is None:
@@ -200,12 +238,12 @@ class DestinationLoop(threading.Thread):
             # After a crash of the machine the index may trail its segments until capture has mended it.
             self._news.wait(IDLE_WAIT)
             self._news.clear()
-            if self._halt.is_set():
+            if self._interrupted.is_set():
                 raise DestinationFailed("stopped")
 
     def _next(self) -> Plan | None:
         assert self._planner is not None
-        return None if self._halt.is_set() else self._planner.next()
+        return None if self._interrupted.is_set() else self._planner.next()
 
     def _is_behind(self) -> bool:
         """Whether there is enough for lanes to do meanwhile; a small epoch is sooner there when its turn is waited for."""
@@ -226,6 +264,7 @@ class DestinationLoop(threading.Thread):
 
     def _launch(self, epoch: Epoch, plan: Plan) -> _Flight:
         """Hands an epoch to the lanes and does not wait for it."""
+        self._lease.check()
         self._prepare(plan)
         reach("engine.after_prepare")
         packed = pack_slices(plan.slices)
@@ -241,6 +280,7 @@ class DestinationLoop(threading.Thread):
         if following is not None and not following.brings_schema:
             self._flight, following = self._launch(self._plan(following, reached), following), None
         reach("engine.before_commit")
+        self._lease.check()
         self._destination.commit(flight.epoch, receipts)
         reach("engine.after_commit")
         if self._flight is None and following is None and ahead:
@@ -298,6 +338,7 @@ class DestinationLoop(threading.Thread):
                 names = (self._flow, self.status.name, self._source)
                 empty = Epoch(*names, number, self._checkpoint.position, mark, 1, self._generation)
                 # The destination counts along: an epoch that it has not seen would look like one that it has lost.
+                self._lease.check()
                 self._destination.commit(empty, [])
                 self._ledger.record_empty(empty)
             else:
@@ -362,7 +403,29 @@ class DestinationLoop(threading.Thread):
             seconds=round(pause, 1),
         )
         self._prepared.clear()
-        self._halt.wait(pause)
+        self._interrupted.wait(pause)
+        return True
+
+    def _wait_paused(self) -> None:
+        """Until it may go on; what was on its way is left to `_recover`."""
+        self._lanes.abandon()
+        self.status.become("paused")
+        self._quiet.set()
+        self._moved()
+        while self._paused and not self._halt.is_set():
+            self._news.wait(IDLE_WAIT)
+            self._news.clear()
+        self._quiet.clear()
+        self.status.become("starting")
+
+    def _holds_lease(self, error: LedgerFenced) -> bool:
+        """Whether a lane that gave up was only not told in time; what the ledger or a destination says is final."""
+        if not isinstance(error, LeaseLost):
+            return False
+        try:
+            self._lease.check()
+        except PenstockError:
+            return False
         return True
 
     def _fail(self, error: PenstockError) -> None:

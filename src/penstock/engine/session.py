@@ -47,7 +47,7 @@ class SparkHost:
         """
         self.master = master or f"local[{LOCAL_TASKS},{LOCAL_ATTEMPTS}]"
         self.log_path = state / "logs/spark.log"
-        self._scratch = state / "spark"
+        self._scratch = state / "spark" / str(os.getpid())
         self._conf = dict(conf or {})
         self._recording = recording
         self._lock = threading.RLock()
@@ -106,6 +106,8 @@ class SparkHost:
             if self._recording and self._archive is not None:
                 self._archive.publish()
             shutil.rmtree(self._scratch, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                self._scratch.parent.rmdir()
             self._jvm = self._archive = self._context = self._session = None
 
     def __enter__(self) -> Self:
@@ -113,6 +115,12 @@ class SparkHost:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.stop()
+
+    def _remove_leftovers(self) -> None:
+        """What runs that were killed have left; the files of one that only stands still are its own."""
+        for path in self._scratch.parent.glob("*"):
+            if path == self._scratch or not Path(f"/proc/{path.name}").exists():
+                shutil.rmtree(path, ignore_errors=True)
 
     def _start(self) -> SparkContext:
         from pyspark import SparkConf, SparkContext
@@ -126,8 +134,7 @@ class SparkHost:
         options = self._archive.recording_options() if self._recording else self._archive.options()
         self._jvm = jvm = Jvm(java, home, self.log_path)
         atexit.register(self.stop)
-        # A run that was killed has left its own.
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._remove_leftovers()
         self._scratch.mkdir(parents=True)
         try:
             gateway = jvm.start(self._properties(home, jvm.directory, options), self._environment(), signals=self._last_signals())

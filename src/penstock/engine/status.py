@@ -9,7 +9,7 @@ from typing import Literal
 
 from penstock.sources.base import SourceHealth
 
-State = Literal["starting", "ok", "retrying", "failed", "stopped"]
+State = Literal["starting", "ok", "retrying", "failed", "paused", "stopped"]
 
 
 @dataclass

@@ -16,6 +16,8 @@ from typing import Any
 import structlog
 
 from penstock.embedded.cache import kernel_directory
+from penstock.engine.deadline import EXPIRED
+from penstock.engine.lease import HeldLease
 from penstock.errors import PenstockError, SourceFailed, SourceRefused, from_data
 from penstock.sources.base import Prepared, Source
 
@@ -38,10 +40,11 @@ class CaptureSupervisor(threading.Thread):
         journal: Path,
         appended: Callable[[], None],
         fresh: Callable[[], Any] | None = None,
+        lease: HeldLease | None = None,
     ) -> None:
-        """`fresh` reads the source's options again where they hold references to secrets."""
+        """`fresh` reads the source's options again where they hold references to secrets; the child ends with the `lease`."""
         super().__init__(name="capture", daemon=True)
-        self._fresh = fresh
+        self._fresh, self._lease = fresh, lease
         self._let_go_for: PenstockError | None = None
         self._refusals = 0
         self._source, self._kind, self._journal = source, kind, journal
@@ -122,11 +125,7 @@ class CaptureSupervisor(threading.Thread):
             if self._stopping.is_set():
                 return
             failures = 0 if time.monotonic() - began > STEADY else failures
-            error = (
-                error
-                or self._let_go_for
-                or SourceFailed(f"the capture process ended without a word (exit code {self._exit_code})")
-            )
+            error = error or self._let_go_for or SourceFailed(_silent_end(self._exit_code))
             while not self._stopping.is_set():
                 if not self._may_pass(error):
                     self.error = error
@@ -173,14 +172,21 @@ class CaptureSupervisor(threading.Thread):
 
     def _open(self) -> dict[str, Any]:
         self._end_process()
+        if self._lease is not None:
+            self._lease.check()
+        page = self._lease.page.file if self._lease is not None else None
         environment = {**os.environ}
         environment.setdefault("NUMBA_CACHE_DIR", str(kernel_directory()))
         process = subprocess.Popen(
-            [sys.executable, "-m", "penstock.engine.capturing"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+            [sys.executable, "-m", "penstock.engine.capturing"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            pass_fds=() if page is None else (page,),
         )
         with self._lock:
             self._process = process
-        self._say({"source": self._kind, "journal": str(self._journal)})
+        self._say({"source": self._kind, "journal": str(self._journal), "lease": page})
         message = self._next()
         if message is None:
             raise SourceFailed("the capture process did not start")
@@ -245,3 +251,25 @@ class CaptureSupervisor(threading.Thread):
         self._exit_code = process.returncode
         if process.stdout is not None:
             process.stdout.close()
+
+
+def give_up_place(source: Source) -> None:
+    """Lets the server keep nothing more for the flow, which has failed for good; says so, or why it could not be done."""
+    try:
+        gone = source.release()
+    except PenstockError as error:
+        _log.error("the flow's place in the source's log could not be given up", code=error.code, reason=error.message)
+        return
+    if gone is not None:
+        _log.error(
+            "the flow's place in the source's log was given up",
+            gone=gone,
+            reason="failure_mode: drop_slot",
+            remedy="What committed since is not in the journal: `penstock flow cleanup FILE --remove-state`, and begin anew.",
+        )
+
+
+def _silent_end(code: int | None) -> str:
+    if code == EXPIRED:
+        return "the capture process ended because this worker gave no sign of life for longer than its lease lasts"
+    return f"the capture process ended without a word (exit code {code})"

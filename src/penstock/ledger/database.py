@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,8 @@ class Statement:
 class LedgerDatabase:
     """Serialises transactions of this process over one connection; every one of them is durable when it returns."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, durable: bool = True) -> None:
+        """Without `durable`, what is written last may be lost with the machine's power, and nothing that was written before."""
         self.path = path
         self._lock = threading.RLock()
         try:
@@ -45,7 +47,7 @@ class LedgerDatabase:
         self._engine = sa.create_engine(
             f"sqlite:///{path}", poolclass=StaticPool, connect_args={"check_same_thread": False, "timeout": 10}
         )
-        sa.event.listen(self._engine, "connect", _pin)
+        sa.event.listen(self._engine, "connect", partial(_pin, "full" if durable else "normal"))
         sa.event.listen(self._engine, "begin", _begin)
         self._migrate()
 
@@ -55,6 +57,16 @@ class LedgerDatabase:
         with self._lock:
             try:
                 with self._engine.begin() as connection:
+                    yield connection
+            except SQLAlchemyError as error:
+                raise LedgerUnusable(f"the ledger {self.path} cannot be used: {_reason(error)}") from error
+
+    @contextmanager
+    def reading(self) -> Iterator[sa.Connection]:
+        """A moment of the ledger that nobody waits for: no lock is taken, and nothing may be written."""
+        with self._lock:
+            try:
+                with self._engine.connect().execution_options(penstock_reads=True) as connection:
                     yield connection
             except SQLAlchemyError as error:
                 raise LedgerUnusable(f"the ledger {self.path} cannot be used: {_reason(error)}") from error
@@ -85,17 +97,18 @@ class LedgerDatabase:
             command.upgrade(config, "head")
 
 
-def _pin(connection: Any, _record: Any) -> None:
+def _pin(synchronous: str, connection: Any, _record: Any) -> None:
     # isolation_level None: sqlite3's own transaction handling would begin late and commit around DDL.
     connection.isolation_level = None
     cursor = connection.cursor()
-    for pragma in ("journal_mode=wal", "synchronous=full", "foreign_keys=on"):
+    for pragma in ("journal_mode=wal", f"synchronous={synchronous}", "foreign_keys=on"):
         cursor.execute(f"pragma {pragma}")
     cursor.close()
 
 
 def _begin(connection: sa.Connection) -> None:
-    connection.exec_driver_sql("begin immediate")
+    reads = connection.get_execution_options().get("penstock_reads")
+    connection.exec_driver_sql("begin" if reads else "begin immediate")
 
 
 def _reason(error: SQLAlchemyError) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +13,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from penstock.core.epoch import Epoch
-from penstock.errors import FlowChanged, LedgerFenced
+from penstock.errors import FlowChanged, LeaseLost, LedgerFenced
 from penstock.ledger.database import LedgerDatabase, Statement
+from penstock.ledger.lifecycle import Lifecycle
 
 HISTORY = 1000
 """How many closed epochs per destination are kept."""
@@ -44,19 +45,26 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         self._database = LedgerDatabase(path)
+        self.lifecycle = Lifecycle(self._database)
+        """Wishes of operators, and what became of them."""
 
     def close(self) -> None:
         """Gives back the connection."""
         self._database.close()
 
-    def take_over(self, flow: str, identity: str, definition: str) -> int:
-        """Makes the caller the one who may act for the flow; returns its generation. FlowChanged when the source is another."""
+    def take_over(self, flow: str, identity: str, definition: str, leased: int | None = None) -> int:
+        """Makes the caller the one who may act for the flow; returns its generation. FlowChanged when the source is another.
+
+        `leased` is the generation of the caller's lease; LeaseLost when another has taken it meanwhile.
+        """
         with self._database.transaction() as c:
+            if leased is not None and c.scalar(sa.text("select generation from leases where flow = :n"), {"n": flow}) != leased:
+                raise LeaseLost(f"flow {flow} was taken over before this worker had begun", flow=flow)
             row = c.execute(sa.text("select identity, generation from flows where name = :n"), {"n": flow}).one_or_none()
             if row is not None and row.identity != identity:
                 raise FlowChanged(f"flow {flow} was begun on another source ({row.identity}); this one is {identity}", flow=flow)
             # A ledger that was lost does not count from 1 again: destinations would take its worker for an older one.
-            generation = int(time.time()) if row is None else int(row.generation) + 1
+            generation = leased or (int(time.time()) if row is None else int(row.generation) + 1)
             c.execute(
                 sa.text(
                     "insert into flows (name, identity, definition, generation, state, updated_at)"
@@ -82,10 +90,17 @@ class Ledger:
             return found
 
     def checkpoints(self, flow: str) -> dict[str, int]:
-        """How far each destination of the flow has come."""
-        with self._database.transaction() as c:
-            rows = c.execute(sa.text("select destination, position from checkpoints where flow = :f"), {"f": flow}).all()
-            return {row.destination: int(row.position) for row in rows}
+        """How far each destination of the flow has come; without those that were removed."""
+        return self._positions(flow, "removed_at is null")
+
+    def removed(self, flow: str) -> dict[str, int]:
+        """How far destinations had come that the flow has no longer."""
+        return self._positions(flow, "removed_at is not null")
+
+    def _positions(self, flow: str, which: str) -> dict[str, int]:
+        with self._database.reading() as c:
+            sql = f"select destination, position from checkpoints where flow = :f and {which} order by destination"
+            return {row.destination: int(row.position) for row in c.execute(sa.text(sql), {"f": flow}).all()}
 
     def forget(self, flow: str) -> None:
         """Removes every row of the flow: its next start is its first. A worker that still runs it is fenced."""
@@ -93,9 +108,27 @@ class Ledger:
             for statement in (
                 "delete from epochs where flow = :f",
                 "delete from checkpoints where flow = :f",
+                "delete from flow_events where flow = :f",
+                "delete from wishes where flow = :f",
+                "delete from leases where flow = :f",
                 "delete from flows where name = :f",
             ):
                 c.execute(sa.text(statement), {"f": flow})
+
+    def keep_destinations(self, flow: str, names: Sequence[str], generation: int) -> None:
+        """Marks the checkpoints of destinations that the flow has no longer as removed, and those of others as not."""
+        here: sa.BindParameter[Any] = sa.bindparam("names", expanding=True)
+        with self._fenced(flow, generation) as c:
+            for sql in (
+                "update checkpoints set removed_at = :t where flow = :f and removed_at is null and destination not in :names",
+                "update checkpoints set removed_at = null where flow = :f and removed_at is not null and destination in :names",
+            ):
+                c.execute(sa.text(sql).bindparams(here), {"t": _now(), "f": flow, "names": list(names)})
+
+    def redefine(self, flow: str, definition: str, generation: int) -> None:
+        """Keeps what the flow's definition says now."""
+        with self._fenced(flow, generation) as c:
+            c.execute(sa.text("update flows set definition = :d where name = :n"), {"d": definition, "n": flow})
 
     def memory(self, flow: str) -> dict[str, Any]:
         """What `remember` was last given for the flow; empty when nothing was."""
@@ -175,6 +208,16 @@ class Ledger:
                     "update checkpoints set position = :p, updated_at = :t where flow = :f and destination = :d and position < :p"
                 ),
                 {"f": flow, "d": destination, "p": position, "t": _now()},
+            )
+
+    def rewind(self, flow: str, destination: str, position: int, generation: int) -> None:
+        """Moves a checkpoint back; what was planned from the old one is forgotten, and epochs are counted on."""
+        with self._fenced(flow, generation) as c:
+            keys = {"f": flow, "d": destination}
+            c.execute(sa.text("delete from epochs where flow = :f and destination = :d and state = 'planned'"), keys)
+            c.execute(
+                sa.text("update checkpoints set position = :p, updated_at = :t where flow = :f and destination = :d"),
+                {**keys, "p": position, "t": _now()},
             )
 
     @contextmanager

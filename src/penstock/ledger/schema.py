@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, ForeignKeyConstraint, Integer, MetaData, String, Table, Text
+from sqlalchemy import BigInteger, Column, ForeignKeyConstraint, Index, Integer, MetaData, String, Table, Text
 
-HEAD = "0002"
+HEAD = "0004"
 """The newest migration."""
 
 metadata = MetaData()
@@ -30,6 +30,7 @@ checkpoints = Table(
     Column("position", BigInteger, nullable=False),
     Column("epoch", BigInteger, nullable=False),
     Column("updated_at", BigInteger, nullable=False),
+    Column("removed_at", BigInteger),
     ForeignKeyConstraint(["flow"], ["flows.name"]),
 )
 
@@ -49,4 +50,44 @@ epochs = Table(
     Column("planned_at", BigInteger, nullable=False),
     Column("closed_at", BigInteger),
     ForeignKeyConstraint(["flow"], ["flows.name"]),
+)
+
+leases = Table(
+    "leases",
+    metadata,
+    Column("flow", String(63), primary_key=True),
+    Column("generation", BigInteger, nullable=False),
+    Column("purpose", String(32), nullable=False),
+    Column("host", String(255), nullable=False),
+    Column("pid", BigInteger, nullable=False),
+    Column("started", BigInteger, nullable=False),
+    Column("machine", String(128), nullable=False),
+    Column("taken_at", BigInteger, nullable=False),
+    Column("renewals", BigInteger, nullable=False),
+    Column("deadline", BigInteger, nullable=False),
+    Column("expires_at", BigInteger, nullable=False),
+)
+
+wishes = Table(
+    "wishes",
+    metadata,
+    Column("flow", String(63), primary_key=True),
+    Column("state", String(16), nullable=False),
+    Column("who", String(255), nullable=False),
+    Column("why", Text),
+    Column("at", BigInteger, nullable=False),
+    Column("reloads", BigInteger, nullable=False),
+)
+
+flow_events = Table(
+    "flow_events",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("flow", String(63), nullable=False),
+    Column("at", BigInteger, nullable=False),
+    Column("event", String(32), nullable=False),
+    Column("who", String(255), nullable=False),
+    Column("why", Text),
+    Column("generation", BigInteger),
+    Index("flow_events_by_flow", "flow", "id"),
 )

@@ -67,7 +67,8 @@ class DuckDBDestination(Destination):
         """Applies the epoch and moves the position in one transaction; does nothing when the position is already there."""
         with self._connection.use() as connection, mended(self.place.staging):
             held = self._hold(connection)
-            self._fence(held, epoch.generation)
+            # An epoch that was planned before a take-over has its planner's generation, and is the successor's to commit.
+            self._fence(held, max(epoch.generation, self._generation))
             if held.position is None or held.position < epoch.upto:
                 failpoints.reach("destination.before_publish")
                 connection.execute("BEGIN")
@@ -80,6 +81,17 @@ class DuckDBDestination(Destination):
                 failpoints.reach("destination.after_publish")
                 self._connection.checkpoint_if_due()
             discard(self.place.staging, epoch)
+
+    def fence(self, generation: int) -> None:
+        """Writes the generation beside the position."""
+        with self._connection.use() as connection:
+            held = self._hold(connection)
+            self._fence(held, generation)
+            if held.generation < generation:
+                who = [generation, self.place.flow, self.place.destination]
+                sql = f"UPDATE {held.tables.positions} SET generation = ? WHERE flow = ? AND destination = ?"
+                connection.execute(sql, who)
+                held.generation = generation
 
     def committed(self) -> int | None:
         """The position in the database."""

@@ -55,12 +55,22 @@ class FilesDestination(Destination):
     def commit(self, epoch: Epoch, receipts: Sequence[Receipt]) -> None:
         """Publishes the epoch: renames, then the manifest, each durable before the next; a second call changes nothing."""
         with mended(self._root):
-            self._fence(epoch.generation)
+            # An epoch that was planned before a take-over has its planner's generation, and is the successor's to commit.
+            generation = max(epoch.generation, self._generation)
+            self._fence(generation)
             if not self._manifests.holds(epoch):
                 failpoints.reach("destination.before_publish")
-                self._manifests.add(epoch, self._publish(epoch, receipts))
+                files = self._publish(epoch, receipts)
+                # Once more: renames are the same whoever makes them, but only one worker may write the line that counts.
+                self._fence(generation)
+                self._manifests.add(epoch, files)
                 failpoints.reach("destination.after_publish")
             self._clear(epoch.upto, only=True)
+
+    def fence(self, generation: int) -> None:
+        """Writes the generation beside the manifests."""
+        with mended(self._root):
+            self._fence(generation)
 
     def committed(self) -> int | None:
         """The position of the newest manifest; also clears what dead attempts at older epochs have staged."""

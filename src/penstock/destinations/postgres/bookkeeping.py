@@ -30,6 +30,8 @@ ADVANCE = (
 )
 """Moves the position and holds its row until the commit; writes nothing when another worker or an earlier try was here."""
 
+_RAISE = f"UPDATE {HOME}.{POSITIONS} SET generation = $3 WHERE flow = $1 AND destination = $2 AND generation <= $3"
+
 
 # Sessions of this very flow and destination that are in a transaction: of a worker that was stopped, or has been replaced.
 _END = """
@@ -106,6 +108,11 @@ def take_over(connection: Connection, place: Place, session: str) -> None:
         execute(connection, _END, [session])
 
 
-def values(epoch: Epoch) -> list[str | int]:
+def raise_generation(connection: Connection, place: Place, generation: int) -> None:
+    """Keeps lower generations from moving the position; changes nothing when a higher one has been here."""
+    execute(connection, _RAISE, [place.flow, place.destination, generation])
+
+
+def values(epoch: Epoch, generation: int) -> list[str | int]:
     """What `ADVANCE` is given."""
-    return [epoch.flow, epoch.destination, epoch.source, epoch.upto, epoch.number, epoch.generation]
+    return [epoch.flow, epoch.destination, epoch.source, epoch.upto, epoch.number, generation]

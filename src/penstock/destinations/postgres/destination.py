@@ -70,6 +70,14 @@ class PostgresDestination(Destination):
                 raise
             discard(self.place.staging, epoch)
 
+    def fence(self, generation: int) -> None:
+        """Writes the generation beside the position."""
+        with self._session.use() as connection:
+            self._hold(connection, make=True)
+            bookkeeping.raise_generation(connection, self.place, generation)
+            self._mark = bookkeeping.read(connection, self.place)
+        self._fence(self._mark, generation)
+
     def committed(self) -> int | None:
         """The position in the database."""
         with self._session.use() as connection:
@@ -92,7 +100,9 @@ class PostgresDestination(Destination):
     def _commit(self, epoch: Epoch, receipts: Sequence[Receipt], *, pipelined: bool) -> None:
         with self._session.use() as connection:
             mark = self._hold(connection, make=True)
-            self._fence(mark, epoch.generation)
+            # An epoch that was planned before a take-over has its planner's generation, and is the successor's to commit.
+            generation = max(epoch.generation, self._generation)
+            self._fence(mark, generation)
             if mark is not None and mark.position is not None and mark.position >= epoch.upto:
                 return
             self._refuse_gap(mark, epoch)
@@ -100,7 +110,7 @@ class PostgresDestination(Destination):
             shapes = {source: self._tables.shape(connection, *source) for source in chunks}
             failpoints.reach("destination.before_publish")
             with _transaction(connection, pipelined) as transaction:
-                moved = transaction.run(bookkeeping.ADVANCE, bookkeeping.values(epoch))
+                moved = transaction.run(bookkeeping.ADVANCE, bookkeeping.values(epoch, generation))
                 if not pipelined and not transaction.count(moved):
                     self._explain(connection, epoch)
                     return
@@ -112,7 +122,7 @@ class PostgresDestination(Destination):
                     return
                 failpoints.reach("destination.in_publish")
                 transaction.run("COMMIT")
-            self._mark = Mark(epoch.upto, epoch.number, epoch.generation)
+            self._mark = Mark(epoch.upto, epoch.number, generation)
             failpoints.reach("destination.after_publish")
 
     def _hold(self, connection: Connection, *, make: bool) -> Mark | None:
@@ -146,7 +156,7 @@ class PostgresDestination(Destination):
         """Undoes the transaction and says why the position did not move; returns when it is already there."""
         execute(connection, "ROLLBACK")
         self._mark = bookkeeping.read(connection, self.place)
-        self._fence(self._mark, epoch.generation)
+        self._fence(self._mark, max(epoch.generation, self._generation))
         if self._mark is None or self._mark.position is None or self._mark.position < epoch.upto:
             self._mark = None
             raise DestinationFailed(

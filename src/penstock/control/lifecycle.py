@@ -1,0 +1,120 @@
+"""Pause, resume, stop and start: the wish is written to the ledger, and its fulfilment by the worker is waited for."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from penstock.engine.places import ledger_path
+from penstock.errors import FlowUnknown, TransitionRefused
+from penstock.ledger.leases import Lease, Leases
+from penstock.ledger.ledger import Ledger
+from penstock.ledger.lifecycle import Event, Wish
+
+Command = Literal["pause", "resume", "stop", "start"]
+
+_SETTLED = {"pause": "paused", "resume": "running", "stop": "stopped"}
+"""The state in which the worker records that it has done what was asked."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command has done."""
+
+    flow: str
+    wish: Wish
+    changed: bool
+    """False when the flow was already wished so."""
+    holder: str | None
+    """Who runs the flow; None when nobody does."""
+    settled: bool
+    """Whether it has come true: the worker has done it, or none runs."""
+
+    def to_data(self) -> dict[str, Any]:
+        """Plain data for an answer."""
+        return {
+            "flow": self.flow,
+            "wished": self.wish.state,
+            "by": self.wish.who or None,
+            "why": self.wish.why,
+            "changed": self.changed,
+            "worker": self.holder,
+            "settled": self.settled,
+        }
+
+
+def operator() -> str:
+    """Who gives a command here."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
+
+
+def ask(command: Command, flow: str, state: Path, *, why: str | None, known: bool, patience: float = 10.0) -> Answer:
+    """Asks the flow's worker, present or future, and waits for it as long as that; FlowUnknown, TransitionRefused.
+
+    `known` says that the flow exists although no worker has run it yet.
+    """
+    path = existing_ledger(flow, state) if not known else ledger_path(state)
+    ledger, leases = Ledger(path), Leases(path)
+    try:
+        wish, changed = ledger.lifecycle.ask(command, flow, operator(), why, known=known)
+        deadline = time.monotonic() + patience
+        while True:
+            lease = worker_of(leases, flow)
+            found = ledger.lifecycle.flow(flow)
+            settled = lease is None or (command != "stop" and found is not None and found.state == _SETTLED.get(command))
+            if settled or time.monotonic() > deadline:
+                return Answer(flow, wish, changed, str(lease.holder) if lease is not None else None, settled)
+            time.sleep(0.05)
+    finally:
+        ledger.close()
+        leases.close()
+
+
+def reload(flow: str, state: Path, patience: float = 60.0) -> Event | None:
+    """Has the flow's worker read its file again; what it says of that, None when it has not answered in time.
+
+    FlowUnknown, and TransitionRefused when no worker runs it.
+    """
+    path = existing_ledger(flow, state)
+    ledger, leases = Ledger(path), Leases(path)
+    try:
+        if worker_of(leases, flow) is None:
+            raise TransitionRefused(
+                f"no worker runs flow {flow}",
+                remedy="Nothing to do: a worker that is started reads the file as it is.",
+                flow=flow,
+            )
+        asked = ledger.lifecycle.ask_reload(flow, operator())
+        deadline = time.monotonic() + patience
+        while time.monotonic() < deadline:
+            for event in ledger.lifecycle.events(flow, 20, asked):
+                if event.event in ("reloaded", "reload refused"):
+                    return event
+            time.sleep(0.05)
+        return None
+    finally:
+        ledger.close()
+        leases.close()
+
+
+def existing_ledger(flow: str, state: Path) -> Path:
+    """The ledger of the state directory; FlowUnknown where there is none, so that asking makes nothing."""
+    path = ledger_path(state)
+    if not path.exists():
+        raise FlowUnknown(f"there is no ledger in {state}, so no flow named {flow}", flow=flow)
+    return path
+
+
+def worker_of(leases: Leases, flow: str) -> Lease | None:
+    """The lease of the worker that runs the flow now; None when none does."""
+    lease = leases.find(flow)
+    return lease if lease is not None and lease.purpose == "worker" and not lease.is_free() else None

@@ -1,0 +1,246 @@
+"""A flow as an operator sees it: what runs, how far each destination is, what the source was told, and why not more.
+
+The ledger and the journal say what is durable; the picture of a running worker says what moves. Without a worker the same is
+shown from ledger and journal alone.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from penstock.control.lifecycle import existing_ledger
+from penstock.core.flow import Flow
+from penstock.core.position import format_lsn
+from penstock.engine import picture
+from penstock.engine.acknowledgement import Verdict, explain
+from penstock.engine.places import journal_directory
+from penstock.errors import FlowUnknown, JournalError
+from penstock.journal.reader import JournalTail, journal_mark
+from penstock.journal.retention import journal_size, oldest_position
+from penstock.journal.segment import segment_numbers
+from penstock.ledger.leases import Lease, Leases
+from penstock.ledger.ledger import Ledger
+from penstock.ledger.lifecycle import Event, KnownFlow, Wish
+
+
+@dataclass(frozen=True)
+class DestinationView:
+    """One destination."""
+
+    name: str
+    type: str
+    state: str
+    """starting, ok, retrying, failed, paused, stopped; idle when no worker runs."""
+    position: int | None
+    lag_bytes: int | None
+    """How much of the journal it has not taken."""
+    lag_seconds: float | None
+    """Age of the oldest change that it has not taken; of the last delivered one, at its delivery, when none waits."""
+    rows_per_second: float | None = None
+    rows: int | None = None
+    since: float | None = None
+    next_try: float | None = None
+    attempts: int = 0
+    error: dict[str, Any] | None = None
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def to_data(self) -> dict[str, Any]:
+        """Plain data for an answer."""
+        return {**asdict(self), "position": _lsn(self.position)}
+
+
+@dataclass(frozen=True)
+class JournalView:
+    """The journal."""
+
+    directory: Path
+    bytes: int
+    mark: int | None
+    """Up to where it is complete; None when there is none yet."""
+    oldest: int | None
+    """The oldest position from which it can be read."""
+
+
+@dataclass(frozen=True)
+class FlowView:
+    """A moment of a flow."""
+
+    name: str
+    state: str
+    """running, paused, stopped, failed; new when no worker has run it, starting while one begins; silent when its worker gives
+    no sign of life, gone when it ended without a word."""
+    reason: str | None
+    wish: Wish
+    lease: Lease | None
+    """Of whoever acts for the flow now; None when nobody does."""
+    journal: JournalView
+    told: int | None
+    """What the source was told last, as far as is known here."""
+    verdict: Verdict | None
+    """What it may be told, and why not more."""
+    destinations: tuple[DestinationView, ...]
+    removed: dict[str, int]
+    """Destinations that the flow had, and how far they had come."""
+    source: dict[str, Any] | None
+    """What the worker's last look at the source saw."""
+    source_trouble: str | None
+    events: tuple[Event, ...]
+
+    def to_data(self) -> dict[str, Any]:
+        """Plain data for an answer."""
+        lease, verdict = self.lease, self.verdict
+        source = {**self.source, **{k: _lsn(self.source[k]) for k in ("head", "confirmed")}} if self.source else None
+        return {
+            "flow": self.name,
+            "state": self.state,
+            "reason": self.reason,
+            "wish": asdict(self.wish),
+            "lease": _lease(lease) if lease is not None else None,
+            "journal": {
+                "directory": str(self.journal.directory),
+                "bytes": self.journal.bytes,
+                "mark": _lsn(self.journal.mark),
+                "oldest": _lsn(self.journal.oldest),
+            },
+            "acknowledgement": {
+                "told": _lsn(self.told),
+                "allowed": _lsn(verdict.allowed) if verdict is not None else None,
+                "held_by": list(verdict.held_by) if verdict is not None else [],
+                "reason": verdict.reason if verdict is not None else None,
+            },
+            "destinations": [d.to_data() for d in self.destinations],
+            "removed": {name: _lsn(position) for name, position in self.removed.items()},
+            "source": source,
+            "source_trouble": self.source_trouble,
+            "events": [asdict(event) for event in self.events],
+        }
+
+
+class Overview:
+    """The flows of a state directory; looks, and changes nothing."""
+
+    def __init__(self, state: Path, flow: str = "of any name") -> None:
+        """FlowUnknown, naming `flow`, where there is no ledger."""
+        self._state = state
+        path = existing_ledger(flow, state)
+        self._ledger, self._leases = Ledger(path), Leases(path)
+
+    def __enter__(self) -> Overview:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ledger.close()
+        self._leases.close()
+
+    def names(self) -> list[str]:
+        """Every flow that a worker has run."""
+        return [flow.name for flow in self._ledger.lifecycle.flows()]
+
+    def view(self, name: str, definition: Flow | None = None, events: int = 8) -> FlowView:
+        """The flow now; `definition` is its file's, if there is one. FlowUnknown."""
+        known = self._ledger.lifecycle.flow(name)
+        if known is None and definition is None:
+            raise FlowUnknown(f"there is no flow named {name} in {self._state}", flow=name)
+        flow = definition or _flow(known)
+        lease = self._leases.find(name)
+        alive = lease is not None and not lease.is_free()
+        now = picture.read(self._state / "run" / name)
+        if now is not None and (known is None or now["generation"] != known.generation):
+            now = None
+        journal = self._journal(name, flow)
+        checkpoints, removed = self._ledger.checkpoints(name), self._ledger.removed(name)
+        names = {d.name: d.type for d in flow.destinations} if flow is not None else dict.fromkeys(checkpoints, "")
+        there = {d["name"]: d for d in now["destinations"]} if now is not None else {}
+        if not alive:
+            # What failed stays so until a worker tries again; everything else is over.
+            there = {name: d for name, d in there.items() if d["state"] == "failed"}
+        views = tuple(_destination(n, t, there.get(n), checkpoints.get(n), journal) for n, t in names.items())
+        return FlowView(
+            name=name,
+            state=_state(known, lease, alive),
+            reason=known.reason if known is not None else None,
+            wish=self._ledger.lifecycle.wish(name),
+            lease=lease if alive else None,
+            journal=journal,
+            told=now["told"] or None if now is not None else None,
+            verdict=_verdict(flow, views, journal, now),
+            destinations=views,
+            removed=removed,
+            source=now["source"] if now is not None and alive else None,
+            source_trouble=now["source_trouble"] if now is not None and alive else None,
+            events=tuple(self._ledger.lifecycle.events(name, events)),
+        )
+
+    def _journal(self, name: str, flow: Flow | None) -> JournalView:
+        directory = journal_directory(flow, self._state) if flow is not None else self._state / "journal" / name
+        if not segment_numbers(directory):
+            return JournalView(directory, 0, None, None)
+        return JournalView(directory, journal_size(directory), journal_mark(directory), oldest_position(directory))
+
+
+def _destination(
+    name: str, kind: str, there: dict[str, Any] | None, checkpoint: int | None, journal: JournalView
+) -> DestinationView:
+    # The ledger may be ahead of the picture, never behind what was durable when it was drawn.
+    position = max(checkpoint or 0, there["position"] if there is not None else 0) or None
+    behind = max(0, journal.mark - position) if journal.mark is not None and position is not None else None
+    if there is None:
+        return DestinationView(name, kind, "idle" if position else "new", position, behind, _age(journal.directory, position))
+    keys = ("rows_per_second", "rows", "since", "next_try", "attempts", "error", "counts")
+    return DestinationView(name, kind, there["state"], position, behind, there["lag_seconds"], **{k: there[k] for k in keys})
+
+
+def _age(journal: Path, position: int | None) -> float | None:
+    """Seconds since the oldest change after the position became durable; 0 when there is none."""
+    if position is None:
+        return None
+    tail = JournalTail(journal, position)
+    try:
+        found = tail.read(1 << 16)
+    except (JournalError, OSError):
+        return None
+    finally:
+        tail.close()
+    return max(0.0, time.time() - found[0].appended_at / 1e6) if found else 0.0
+
+
+def _verdict(
+    flow: Flow | None, views: tuple[DestinationView, ...], journal: JournalView, now: dict[str, Any] | None
+) -> Verdict | None:
+    if flow is None or journal.mark is None or any(v.position is None for v in views):
+        return None
+    told = now["told"] if now is not None else None
+    return explain(flow, {v.name: v.position or 0 for v in views}, journal.mark, told)
+
+
+def _state(known: KnownFlow | None, lease: Lease | None, alive: bool) -> str:
+    if known is None:
+        return "starting" if alive else "new"
+    if known.state in ("running", "paused") and not alive:
+        # Nobody has said that it ended: it was killed, or stands still.
+        return "silent" if lease is not None and not lease.is_given_up and not lease.holder.is_gone() else "gone"
+    if alive and lease is not None and lease.purpose == "worker" and known.state in ("stopped", "failed"):
+        return "starting"
+    return known.state
+
+
+def _flow(known: KnownFlow | None) -> Flow | None:
+    """The flow as far as the ledger keeps its definition; None for one that an older version has written."""
+    try:
+        return Flow.model_validate(known.definition) if known is not None else None
+    except ValidationError:
+        return None
+
+
+def _lease(lease: Lease) -> dict[str, Any]:
+    about = {"host": lease.holder.host, "pid": lease.holder.pid, "generation": lease.generation, "purpose": lease.purpose}
+    return {**about, "taken_at": lease.taken_at / 1e6, "expires_at": lease.expires_at / 1e6}
+
+
+def _lsn(position: int | None) -> str | None:
+    return format_lsn(position) if position is not None else None

@@ -1,0 +1,188 @@
+"""The life of a flow: what operators want of it, and every transition with who, when and why.
+
+The wish and the state are two things: a command changes the wish, the worker that holds the lease follows it and records the
+state. A wish outlives workers: one that starts for a paused flow is paused from its beginning.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+import sqlalchemy as sa
+
+from penstock.errors import FlowUnknown, TransitionRefused
+from penstock.ledger.database import LedgerDatabase, Statement
+
+State = Literal["running", "paused", "stopped"]
+
+HISTORY = 200
+"""How many events of a flow are kept."""
+
+_WISH = Statement("select state, who, why, at, reloads from wishes where flow = :f")
+
+_COMMANDS: dict[str, tuple[State, tuple[State, ...], str]] = {
+    "pause": ("paused", ("running", "paused"), "`penstock flow start` lets it run again; then it can be paused."),
+    "resume": ("running", ("running", "paused"), "It was stopped, not paused: `penstock flow start` lets it run again."),
+    "stop": ("stopped", ("running", "paused", "stopped"), ""),
+    "start": ("running", ("running", "stopped"), "It is paused, not stopped: `penstock flow resume` lets it go on."),
+}
+"""What each command asks for, from which wishes it may, and what to do else."""
+_PAST = {"pause": "paused", "resume": "resumed", "stop": "stopped", "start": "started"}
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is wanted of a flow; running when nobody has said anything."""
+
+    state: State = "running"
+    who: str = ""
+    why: str | None = None
+    at: int = 0
+    reloads: int = 0
+    """How often its definition was asked to be read again."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened to a flow."""
+
+    id: int
+    at: int
+    event: str
+    who: str
+    why: str | None
+    generation: int | None
+
+
+@dataclass(frozen=True)
+class KnownFlow:
+    """A flow as the ledger has it."""
+
+    name: str
+    identity: str
+    definition: dict[str, object]
+    """What of the definition says how positions are to be read: names, types and rules, no options."""
+    generation: int
+    state: str
+    reason: str | None
+    updated_at: int
+
+
+class Lifecycle:
+    """Wishes and events."""
+
+    def __init__(self, database: LedgerDatabase) -> None:
+        self._database = database
+
+    def wish(self, flow: str) -> Wish:
+        """What is wanted of the flow now; a read that nobody waits for."""
+        with self._database.reading() as c:
+            return _wish(c, flow)
+
+    def ask(self, command: str, flow: str, who: str, why: str | None = None, *, known: bool = False) -> tuple[Wish, bool]:
+        """Records what a command wants of the flow; the wish, and whether it is a new one. TransitionRefused, FlowUnknown.
+
+        `known` says that the flow exists although no worker has run it yet.
+        """
+        state, allowed, remedy = _COMMANDS[command]
+        with self._database.transaction() as c:
+            if not known and not _is_known(c, flow):
+                raise FlowUnknown(f"there is no flow named {flow} in {self._database.path.parent}", flow=flow)
+            before = _wish(c, flow)
+            if before.state not in allowed:
+                raise TransitionRefused(f"flow {flow} is {before.state}: it cannot be {_PAST[command]}", remedy=remedy, flow=flow)
+            if before.state == state:
+                return before, False
+            wish = Wish(state, who, why, _now(), before.reloads)
+            _keep(c, flow, wish)
+            _note(c, flow, f"{command} asked for", who, why, None)
+            return wish, True
+
+    def ask_reload(self, flow: str, who: str) -> int:
+        """Asks for the flow's definition to be read again; the newest event before, so that the answer can be waited for."""
+        with self._database.transaction() as c:
+            if not _is_known(c, flow):
+                raise FlowUnknown(f"there is no flow named {flow} in {self._database.path.parent}", flow=flow)
+            before = _wish(c, flow)
+            _keep(c, flow, Wish(before.state, before.who, before.why, before.at, before.reloads + 1))
+            _note(c, flow, "reload asked for", who, None, None)
+            return int(c.scalar(sa.text("select max(id) from flow_events where flow = :f"), {"f": flow}) or 0)
+
+    def record(self, flow: str, generation: int, event: str, why: str | None, who: str, state: str | None = None) -> bool:
+        """What a worker has done, and the flow's state from then on; false, and nothing, when another has taken over."""
+        with self._database.transaction() as c:
+            if c.scalar(sa.text("select generation from flows where name = :f"), {"f": flow}) != generation:
+                return False
+            if state is not None:
+                c.execute(
+                    sa.text("update flows set state = :s, reason = :r, updated_at = :t where name = :f"),
+                    {"s": state, "r": why, "t": _now(), "f": flow},
+                )
+            _note(c, flow, event, who, why, generation)
+            return True
+
+    def events(self, flow: str, limit: int = 10, after: int = 0) -> list[Event]:
+        """The newest events after that one, the newest last."""
+        with self._database.reading() as c:
+            rows = c.execute(
+                sa.text(
+                    "select id, at, event, who, why, generation from flow_events where flow = :f and id > :a"
+                    " order by id desc limit :n"
+                ),
+                {"f": flow, "a": after, "n": limit},
+            ).all()
+            return [Event(**row._mapping) for row in reversed(rows)]
+
+    def flows(self) -> list[KnownFlow]:
+        """Every flow that a worker has run."""
+        with self._database.reading() as c:
+            rows = c.execute(
+                sa.text("select name, identity, definition, generation, state, reason, updated_at from flows order by name")
+            ).all()
+            return [KnownFlow(**{**row._mapping, "definition": json.loads(row.definition)}) for row in rows]
+
+    def flow(self, name: str) -> KnownFlow | None:
+        """One of them."""
+        return next((flow for flow in self.flows() if flow.name == name), None)
+
+
+def _wish(c: sa.Connection, flow: str) -> Wish:
+    row = _WISH.run(c, f=flow).one_or_none()
+    return Wish(**row._mapping) if row is not None else Wish()
+
+
+def _keep(c: sa.Connection, flow: str, wish: Wish) -> None:
+    c.execute(
+        sa.text(
+            "insert into wishes (flow, state, who, why, at, reloads) values (:f, :state, :who, :why, :at, :reloads)"
+            " on conflict (flow) do update set state = excluded.state, who = excluded.who, why = excluded.why,"
+            " at = excluded.at, reloads = excluded.reloads"
+        ),
+        {"f": flow, **vars(wish)},
+    )
+
+
+def _note(c: sa.Connection, flow: str, event: str, who: str, why: str | None, generation: int | None) -> None:
+    c.execute(
+        sa.text("insert into flow_events (flow, at, event, who, why, generation) values (:f, :t, :e, :w, :y, :g)"),
+        {"f": flow, "t": _now(), "e": event, "w": who, "y": why, "g": generation},
+    )
+    c.execute(
+        sa.text(
+            "delete from flow_events where flow = :f and id <= (select id from flow_events where flow = :f"
+            " order by id desc limit 1 offset :n)"
+        ),
+        {"f": flow, "n": HISTORY},
+    )
+
+
+def _is_known(c: sa.Connection, flow: str) -> bool:
+    found = "select 1 from flows where name = :f union all select 1 from leases where flow = :f limit 1"
+    return c.scalar(sa.text(found), {"f": flow}) is not None
+
+
+def _now() -> int:
+    return time.time_ns() // 1000
