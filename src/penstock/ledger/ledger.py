@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from penstock.core.epoch import Epoch
 from penstock.errors import FlowChanged, LedgerFenced
 from penstock.ledger.database import LedgerDatabase, Statement
+from penstock.ledger.letters import DeadLetters
 
 HISTORY = 1000
 """How many closed epochs per destination are kept."""
@@ -44,6 +45,7 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         self._database = LedgerDatabase(path)
+        self.letters = DeadLetters(self._database)
 
     def close(self) -> None:
         """Gives back the connection."""
@@ -91,6 +93,7 @@ class Ledger:
         """Removes every row of the flow: its next start is its first. A worker that still runs it is fenced."""
         with self._database.transaction() as c:
             for statement in (
+                "delete from dead_letters where flow = :f",
                 "delete from epochs where flow = :f",
                 "delete from checkpoints where flow = :f",
                 "delete from flows where name = :f",
@@ -143,14 +146,45 @@ class Ledger:
             ).all()
             return [Epoch(**row._mapping) for row in rows]
 
-    def plan(self, epoch: Epoch, changes: int) -> None:
-        """Records an epoch before any of it runs."""
+    def plan(self, epoch: Epoch, changes: int, letters: Sequence[int] = ()) -> None:
+        """Records an epoch before any of it runs, with the dead letters that it delivers first."""
         with self._fenced(epoch.flow, epoch.generation) as c:
             _PLAN.run(c, **epoch.to_data(), changes=changes, t=_now())
+            if letters:
+                self.letters.begin_replay(c, epoch, letters)
 
-    def close_epoch(self, epoch: Epoch, generation: int, following: Epoch | None = None, changes: int = 0) -> None:
-        """Moves the checkpoint to the epoch's end, and plans the epoch that follows in the same transaction."""
+    def set_aside(
+        self,
+        epoch: Epoch,
+        generation: int,
+        found: Sequence[Mapping[str, Any]],
+        again: Mapping[int, tuple[str, str]],
+        truncated: Mapping[tuple[str, str], tuple[int, int]],
+    ) -> None:
+        """Records, before the epoch is committed, what it leaves out; it counts when the epoch is closed."""
         with self._fenced(epoch.flow, generation) as c:
+            self.letters.set_aside(c, epoch, found, again, truncated)
+
+    def give_back(self, epoch: Epoch, generation: int, code: str, reason: str) -> int:
+        """Takes dead letters out of a planned epoch, which then is what it was without them; returns how many."""
+        with self._fenced(epoch.flow, generation) as c:
+            return self.letters.give_back(c, epoch, code, reason)
+
+    def expire(self, flow: str, destination: str, generation: int, before: int) -> int:
+        """Removes dead letters that were set aside before a time (µs since 1970); returns how many."""
+        with self._fenced(flow, generation) as c:
+            return self.letters.expire(c, flow, destination, before)
+
+    def close_epoch(
+        self, epoch: Epoch, generation: int, following: Epoch | None = None, changes: int = 0, *, letters: bool = False
+    ) -> None:
+        """Moves the checkpoint to the epoch's end, and plans the epoch that follows in the same transaction.
+
+        `letters` says that the epoch has set changes aside or has replayed some: that counts from now on.
+        """
+        with self._fenced(epoch.flow, generation) as c:
+            if letters:
+                self.letters.close(c, epoch)
             keys = {"f": epoch.flow, "d": epoch.destination}
             _CLOSE.run(c, **keys, n=epoch.number, t=_now())
             _MOVE.run(c, **keys, n=epoch.number, t=_now(), p=epoch.upto)
