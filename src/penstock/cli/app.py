@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from penstock import __version__
-from penstock.cli import connectors, doctor, flow, publication, slot, worker
+from penstock.cli import connectors, dead_letter, doctor, flow, publication, slot, worker
 from penstock.cli.demo import command as demo
 from penstock.cli.screen import Screen
 from penstock.core.secret import mask
@@ -36,6 +36,7 @@ app.command("doctor", short_help="Check what a flow needs, with remedies.")(doct
 app.command("connectors", short_help="List connectors and their options.")(connectors.connectors)
 app.add_typer(flow.app, name="flow", short_help="Flow files: validate, clean up.")
 app.add_typer(publication.app, name="publication", short_help="The flow's publication: list, add, remove, sync, discover.")
+app.add_typer(dead_letter.app, name="dead-letter", short_help="Changes that were set aside: list, show, replay, discard.")
 app.add_typer(slot.app, name="slot", short_help="Replication slots: list, show, drop.")
 
 

@@ -20,6 +20,7 @@ from penstock.core.schema import TableSchema
 from penstock.destinations.base import Destination, Place
 from penstock.engine.acknowledgement import allowed
 from penstock.engine.lanes import Lanes
+from penstock.engine.letters import Letters
 from penstock.engine.loop import DestinationLoop
 from penstock.engine.places import hold, journal_directory, ledger_path, run_directory, staging_directory
 from penstock.engine.planner import Limits
@@ -220,6 +221,8 @@ class Worker:
     ) -> DestinationLoop:
         assert self._ledger is not None and self._board is not None
         card = connectors.find("destination", use.type)
+        aside, status = self.flow.config.dead_letter, DestinationStatus(use.name, use.type)
+        destination.sets_aside = aside.enabled
         setup: dict[str, Any] = {
             "flow": self.flow.name,
             "name": use.name,
@@ -230,6 +233,7 @@ class Worker:
             "decoding": self._source.decoding(),
             "staging": str(self._place(use).staging),
             "journal": str(self._journal),
+            "dead_letter": {"enabled": aside.enabled, "later": aside.later},
         }
         rules, retry = (use.batch, self.flow.config.batch), use.retry or self.flow.config.retry
         capabilities = card.capabilities
@@ -250,11 +254,12 @@ class Worker:
             destination=destination,
             lanes=Lanes(self._host, self._board, f"{self.flow.name}/{use.name}", setup, self.flow.parallelism),
             ledger=self._ledger,
+            letters=Letters(self._ledger, self.flow.name, self._generation, aside, status),
             beginning=beginning,
             limits=limits,
             retry=retry,
             give_up=self.flow.config.give_up_policy == "on_retry_exhaustion",
-            status=DestinationStatus(use.name, use.type),
+            status=status,
             discovered=discovered,
             moved=self._moved,
         )
@@ -309,7 +314,7 @@ class Worker:
             # Whether it will answer again is for capture's supervisor to say.
             return False
         working = [loop for loop in self._loops if loop.error is None]
-        if all(loop.status.position >= head and loop.is_idle() for loop in working):
+        if all(loop.status.position >= head and loop.is_idle() and not loop.owes() for loop in working):
             return True
         if all(loop.is_idle() for loop in working):
             self._supervisor.probe()
