@@ -39,7 +39,6 @@
     │   ├── DestinationFailed      destination_failed       timed
     │   ├── DestinationRefused     destination_refused      manual
     │   ├── ChangeRefused          change_refused           manual
-=======
     │   ├── DestinationBehind      destination_behind       manual
     │   ├── TableWithoutKey        table_without_key        manual
     │   ├── SchemaRefused          schema_refused           manual

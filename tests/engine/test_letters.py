@@ -22,6 +22,7 @@ from penstock.ledger.letters import Letter
 from penstock.observe import failpoints
 from tests.conftest import Database
 from tests.destinations.http.receiver import Arrived, Receiver, reply
+from tests.destinations.postgres import subject
 from tests.engine.delivery import Delivery, deadly_failpoints
 from tests.flows import wait_until
 
@@ -307,3 +308,36 @@ def test_what_a_web_server_refuses_is_sent_again_in_the_order_of_its_key(databas
             delivery.stop()
     taken = [(c["op"], (c["key"] or {}).get("id")) for c in receiver.changes]
     assert taken[-5:] == [("insert", 1), ("update", 1), ("update", 3), ("truncate", None), ("insert", 9)]
+
+
+def test_rows_that_a_database_refuses_are_set_aside_with_all_changes_of_their_keys(database: Database, tmp_path: Path) -> None:
+    database.execute(SCHEMA)
+    delivery = Delivery(database, tmp_path, "postgres", dsn=subject.dsn(tmp_path))
+    with delivery.captured.running():
+        delivery.start()
+        database.execute("insert into orders values (1, 1), (2, 2), (3, 3)")
+        delivery.settle()
+        subject.asked(tmp_path, "alter table public.orders add constraint small check (n < 10)")
+        with database.connect() as connection, connection.transaction():
+            connection.execute("update orders set n = 5, big = repeat('x', 3000) where id = 1")
+            connection.execute("update orders set id = 4, n = 20 where id = 1")
+            connection.execute("update orders set n = 6 where id = 2; insert into orders values (5, 30), (6, 6)")
+        delivery.settle()
+        database.execute("update orders set n = 7 where id = 4; insert into orders values (7, 40)")
+        delivery.settle()
+        assert [(x.key, x.op, x.state) for x in letters(delivery)] == [
+            ('{"id":4}', "update", "open"),
+            ('{"id":5}', "insert", "open"),
+            ('{"id":4}', "update", "waiting"),
+            ('{"id":7}', "insert", "open"),
+        ]
+        assert "check" in letters(delivery)[0].reason and "small" in letters(delivery)[0].reason
+        there = "select id, n::int, length(big) from public.orders order by 1"
+        assert subject.asked(tmp_path, there) == [(1, 5, 3000), (2, 6, None), (3, 3, None), (6, 6, None)]
+        subject.asked(tmp_path, "alter table public.orders drop constraint small; alter table public.orders add check (n < 35)")
+        command(delivery, "replay")
+        delivery.settle(with_replays=True)
+        assert [(x.key, x.state, x.attempts) for x in letters(delivery)] == [('{"id":7}', "open", 2)]
+        command(delivery, "discard")
+        delivery.stop()
+    assert subject.asked(tmp_path, there) == database.rows("select id, n::int, length(big) from orders where id <> 7 order by 1")

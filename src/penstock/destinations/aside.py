@@ -102,8 +102,11 @@ class Aside:
                 continue
             condemned = self._condemned.setdefault((batch.table.schema, batch.table.name), {})
             texts = _texts(batch.table, batch.rows, batch.odd)
+            # The new key stands for both halves of a key change: what happened to the old one before stays as it is.
+            leaving = np.zeros(len(batch), np.bool_)
+            leaving[_pairs(batch) - 1] = True
             for fault in faults:
-                for text in texts.filter(pa.array(fault.rows)).to_pylist():
+                for text in texts.filter(pa.array(fault.rows & ~leaving)).to_pylist():
                     condemned.setdefault(text, (fault.code, fault.reason))
 
     def fetch(self, refusals: Sequence[Refusal], batches: Iterable[Batch]) -> None:
