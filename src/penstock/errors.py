@@ -43,13 +43,14 @@
     │   ├── DestinationFailed      destination_failed       timed
     │   ├── DestinationRefused     destination_refused      manual
     │   ├── ChangeRefused          change_refused           manual
-=======
     │   ├── DestinationBehind      destination_behind       manual
     │   ├── TableWithoutKey        table_without_key        manual
     │   ├── SchemaRefused          schema_refused           manual
     │   ├── TruncateRefused        truncate_refused         manual
     │   ├── ValueRefused           value_refused            manual
-    │   └── ValueUnrepresentable   value_unrepresentable    manual
+    │   ├── ValueUnrepresentable   value_unrepresentable    manual
+    │   ├── ChangesRefused         changes_refused          manual
+    │   └── DeadLettersFull        dead_letters_full        manual
     ├── EngineError
     │   ├── JavaMissing            java_missing             manual
     │   ├── SparkFailed            spark_failed             timed
@@ -57,8 +58,9 @@
     │   └── LaneSilent             lane_silent              timed
     └── LedgerError
         ├── LedgerUnusable         ledger_unusable          manual
-        └── LedgerFenced           ledger_fenced            never
-            └── LeaseLost          lease_lost               never
+        ├── LedgerFenced           ledger_fenced            never
+        │   └── LeaseLost          lease_lost               never
+        └── LetterMissing          letter_missing           never
 
 `timed` is tried again by the engine after a while, `manual` waits for an operator, `never` cannot succeed as asked.
 Instances carry names and counts, never row values or secrets, and travel between processes as pickles or plain data.
@@ -98,6 +100,11 @@ class PenstockError(Exception):
 def from_data(data: dict[str, Any]) -> PenstockError:
     """The error that `to_data` described; a code this version does not know becomes a plain PenstockError."""
     return _rebuild(str(data["code"]), str(data["message"]), str(data["remedy"]), dict(data.get("facts") or {}))
+
+
+def remedy_of(code: str) -> str:
+    """What an operator does about errors of that code."""
+    return _by_code().get(code, PenstockError).default_remedy
 
 
 def _rebuild(code: str, message: str, remedy: str, facts: dict[str, str | int]) -> PenstockError:
@@ -514,6 +521,36 @@ class ValueUnrepresentable(DestinationError):
     default_remedy = "Set `on_unrepresentable: null` on the destination to write NULL instead; each use is counted."
 
 
+class ChangesRefused(DestinationError):
+    """A commit found changes that the destination refuses for good, and has changed nothing.
+
+    `refusals` names them, plain data each: schema, table, position, ordinal, code, reason. The engine runs the epoch again
+    without every change of their keys, which become dead letters.
+    """
+
+    code = "changes_refused"
+    default_remedy = "`penstock dead-letter list --flow FILE` shows what was set aside, and why."
+
+    refusals: tuple[dict[str, Any], ...] = ()
+
+    @classmethod
+    def of(cls, name: str, refusals: list[dict[str, Any]]) -> ChangesRefused:
+        """The refusal of those changes by destination `name`."""
+        error = cls(f"{name} refused {len(refusals)} change{'s' if len(refusals) != 1 else ''} for good", count=len(refusals))
+        error.refusals = tuple(refusals)
+        return error
+
+
+class DeadLettersFull(DestinationError):
+    """More changes would have to be set aside than the flow allows."""
+
+    code = "dead_letters_full"
+    default_remedy = (
+        "`penstock dead-letter list --flow FILE` says why they were refused: mend that and discard what is not needed, "
+        "or raise `config.dead_letter.max_open`; then start the worker again."
+    )
+
+
 class EngineError(PenstockError):
     """Something about Spark, lanes or the worker."""
 
@@ -579,3 +616,11 @@ class LeaseLost(LedgerFenced):
     default_remedy = (
         "Nothing to do: the other worker carries on. Look for what held this one up: a pause, a full disk, no memory."
     )
+
+
+class LetterMissing(LedgerError):
+    """There is no dead letter of that number, or it is being delivered now."""
+
+    code = "letter_missing"
+    retry = "never"
+    default_remedy = "`penstock dead-letter list --flow FILE` shows the letters there are."

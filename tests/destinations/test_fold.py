@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.batch import Batch
+from penstock.core.batch import Batch, Op
 from penstock.core.schema import TableSchema
 from penstock.destinations.folding.fold import Fold, Folded, Patches, fold
 from penstock.destinations.folding.order import in_order
@@ -182,3 +182,22 @@ def test_a_new_schema_version_begins_a_new_chunk() -> None:
     (last,) = worker.end()
     assert last.table.version == 2
     assert last.patches is not None and last.patches.origin.to_pylist() == [{"id": 1}]
+
+
+@pytest.mark.parametrize("schema", [ONE, TWO], ids=["one key column", "two key columns"])
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_a_named_row_is_known_by_the_last_change_of_its_key(schema: TableSchema, data: st.DataObject) -> None:
+    changes = data.draw(logs(schema).filter(bool))
+    made = fold([batch(schema, changes)], named=True)
+    last: dict[Any, tuple[int, int]] = {}
+    for change in changes:
+        if change.op != Op.TRUNCATE:
+            row = change.old if change.op in (Op.DELETE, Op.LEAVE) else change.row
+            last[key_of(schema, row)] = (change.position, change.ordinal)
+    assert made.names is not None
+    parts = [(made.upserts, made.names.upserts), (made.deletes, made.names.deletes)]
+    if made.patches is not None:
+        parts.append((made.patches.rows, made.names.patches))
+    for rows, names in parts:
+        assert [last[key_of(schema, row)] for row in rows.to_pylist()] == [tuple(at) for at in names.tolist()]

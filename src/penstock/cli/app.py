@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from penstock import __version__
-from penstock.cli import connectors, doctor, flow, publication, show, slot, steer, worker
+from penstock.cli import connectors, dead_letter, doctor, flow, publication, show, slot, steer, worker
 from penstock.cli.demo import command as demo
 from penstock.cli.screen import Screen
 from penstock.core.secret import mask
@@ -40,6 +40,7 @@ app.add_typer(
     flow.app, name="flow", short_help="Flows: validate, show, list, pause, resume, stop, start, reload, rewind, clean up."
 )
 app.add_typer(publication.app, name="publication", short_help="The flow's publication: list, add, remove, sync, discover.")
+app.add_typer(dead_letter.app, name="dead-letter", short_help="Changes that were set aside: list, show, replay, discard.")
 app.add_typer(slot.app, name="slot", short_help="Replication slots: list, show, drop.")
 
 

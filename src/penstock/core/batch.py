@@ -124,6 +124,36 @@ class Batch:
             before_odd={name: _renumbered(odd, mask) for name, odd in self.before_odd.items()},
         )
 
+    def slice(self, start: int, count: int) -> Batch:
+        """`count` rows from `start` on; shares the memory, but for odd cells."""
+
+        def part(masks: tuple[pa.Array | None, ...]) -> tuple[pa.Array | None, ...]:
+            return tuple(None if flags is None else flags.slice(start, count) for flags in masks)
+
+        return Batch(
+            table=self.table,
+            rows=self.rows.slice(start, count),
+            op=self.op.slice(start, count),
+            position=self.position.slice(start, count),
+            ordinal=self.ordinal.slice(start, count),
+            xid=self.xid.slice(start, count),
+            committed_at=self.committed_at.slice(start, count),
+            unchanged=part(self.unchanged),
+            image=self.image.slice(start, count),
+            before=None if self.before is None else self.before.slice(start, count),
+            odd={name: _shifted(odd, start, count) for name, odd in self.odd.items()},
+            read_later=part(self.read_later),
+            handle=None
+            if self.handle is None
+            else Handle(tuple(k.slice(start, count) for k in self.handle.keys), self.handle.detail),
+            before_odd={name: _shifted(odd, start, count) for name, odd in self.before_odd.items()},
+        )
+
+
+def _shifted(odd: Odd, start: int, count: int) -> Odd:
+    kept = pc.and_(pc.greater_equal(odd.rows, start), pc.less(odd.rows, start + count))
+    return Odd(pc.subtract(odd.rows.filter(kept), start).cast(odd.rows.type), odd.texts.filter(kept))
+
 
 def _renumbered(odd: Odd, mask: pa.Array) -> Odd:
     kept = mask.take(odd.rows)

@@ -68,6 +68,19 @@ class JournalRules(Options):
     caught up, `fail` gives that destination up, `auto` pauses for one that ack_policy waits for and fails any other."""
 
 
+class DeadLetterRules(Options):
+    """What happens to a change that a destination refuses for good."""
+
+    enabled: bool = True
+    """Whether it is set aside, so that the destination goes on; false stops the destination at it."""
+    max_age: Annotated[Duration, Field(gt=0)] = 7 * 86400.0
+    """How long it is kept; then it is removed, which is logged and counted."""
+    later: Literal["wait", "follow"] = "wait"
+    """Whether later changes of its key wait behind it until it is replayed or discarded, or are delivered."""
+    max_open: Annotated[int, Field(ge=1)] = 10_000
+    """How many a destination may have; more stop it with an error."""
+
+
 class FlowRules(Options):
     """The rules between source and destinations."""
 
@@ -86,6 +99,8 @@ class FlowRules(Options):
     """How a failing destination is tried again."""
     batch: BatchRules = Field(default_factory=BatchRules)
     """How much one epoch takes."""
+    dead_letter: DeadLetterRules = Field(default_factory=DeadLetterRules)
+    """What happens to a change that a destination refuses for good."""
     journal: JournalRules = Field(default_factory=JournalRules)
     """Where the journal lies and how long it is kept."""
 

@@ -37,6 +37,14 @@ a worker that was taken over can change nothing. Where a destination can hold no
 asked before every commit, and in a lane neither a batch nor `progress` is to be had after its end. So a writer that sends calls
 `progress` before it sends more.
 
+Dead letters: a change that a destination refuses for good (a value it cannot hold, a constraint) is left out and set aside
+when `sets_aside` is true, and stops the destination when it is not. A writer leaves it out by `aside.refuse`, which keeps
+the change with all that is needed to replay it and, as the flow says, makes the later changes of its key wait; or it leaves
+it out by itself and names it in its receipt's `refused`: plain data, {schema, table, position, ordinal, code, reason}, no
+values in `reason`. A `commit` that finds such changes raises ChangesRefused with the same naming, having changed nothing:
+the epoch is run again without every change of their keys in it. What was set aside is durable in the ledger before `commit`
+makes the rest durable. Changes that are replayed come first in the only bucket of an epoch, under their old positions.
+
 Errors: a driver library's errors are turned into ours in one place per connector. `timed` errors are tried again,
 `manual` and `never` stop this destination and no other.
 """
@@ -48,7 +56,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -57,6 +65,9 @@ from penstock.core.epoch import Epoch
 from penstock.core.finding import Finding
 from penstock.core.options import Options, matches
 from penstock.core.schema import TableSchema
+
+if TYPE_CHECKING:
+    from penstock.destinations.aside import Aside
 
 Receipt = Mapping[str, Any]
 """Plain data (msgpack-able): `rows`, `bytes`, `tables` {schema.table: rows}, `counts` {name: n} for things that must be
@@ -117,6 +128,9 @@ def _fill(template: str, names: Mapping[str, str]) -> str:
 class Destination(ABC):
     """Driver half. Not picklable on purpose; the module's prose says who calls what."""
 
+    sets_aside: bool = False
+    """Whether `commit` may raise ChangesRefused; set by the worker."""
+
     def __init__(self, place: Place, options: Any) -> None:
         self.place = place
         self.options = options
@@ -156,7 +170,9 @@ class Writer(ABC):
     """Executor half: made in a lane from plain data, kept between epochs."""
 
     sets_aside: bool = False
-    """Whether changes that are refused for good go into the receipt instead of ending the epoch; set before `write`."""
+    """Whether changes that are refused for good are left out, instead of stopping the destination; set by the lane."""
+    aside: Aside | None = None
+    """Where they go, for the `write` that runs; set by the lane when `sets_aside`."""
     progress: Callable[[], None] = staticmethod(_nobody_asks)
     """A sign of life, set by the lane; raises when nothing more may be written; may be called as often as one likes."""
 

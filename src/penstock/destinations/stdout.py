@@ -70,8 +70,7 @@ class StdoutWriter(Writer):
         parts = []
         with mended(self.place.staging), Staged(self.place.staging, epoch) as staged:
             for batch in batches:
-                settle(batch, self.options.on_unrepresentable, nulled)
-                batch = without_leaves(batch)
+                batch = without_leaves(settle(batch, self.options.on_unrepresentable, nulled, aside=self.aside))
                 if bucket:
                     batch = batch.filter(pc.not_equal(batch.op, pa.scalar(int(Op.TRUNCATE), pa.uint8())))
                 if len(batch):

@@ -32,7 +32,7 @@ class Drain:
             # Whether it will answer again is for capture's supervisor to say.
             return False
         working = [loop for loop in self._loops if loop.error is None]
-        if all(loop.status.position >= head and loop.is_idle() for loop in working):
+        if all(loop.status.position >= head and loop.is_idle() and not loop.owes() for loop in working):
             return True
         if all(loop.is_idle() for loop in working):
             self._supervisor.probe()

@@ -7,25 +7,30 @@ an error. The end of the connection is the end of the lane. It imports no ledger
 from __future__ import annotations
 
 import importlib
+import itertools
 import math
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from penstock.core import connectors
 from penstock.core.batch import Batch
 from penstock.core.card import Kind
 from penstock.core.clock import clock
 from penstock.core.epoch import Epoch
+from penstock.core.packing import unpack
+from penstock.destinations.aside import Aside
 from penstock.destinations.base import Place, Writer
 from penstock.engine.messages import receive, send
 from penstock.errors import DestinationFailed, ExtraMissing, LeaseLost, PenstockError
 from penstock.journal.reader import SliceReader
-from penstock.journal.record import unpack_slices
+from penstock.journal.record import Slice, unpack_slices
 from penstock.observe.failpoints import reach
 from penstock.sources.base import Completer, Decoder
 
@@ -88,6 +93,9 @@ class Work:
         self.place = Place(setup["flow"], setup["name"], Path(setup["staging"]))
         self._options = card.options.model_validate(setup["options"])
         self._writer: Writer = card.load("writer")(self.place, self._options)
+        rules = setup.get("dead_letter") or {"enabled": False, "later": "follow"}
+        self._writer.sets_aside = bool(rules["enabled"])
+        self._waits = rules["later"] == "wait"
         source = connectors.find("source", setup["source"])
         self._decoder: Decoder = source.load("decoder")()
         self._decoder.recipe = setup.get("decoding")
@@ -102,19 +110,44 @@ class Work:
         epoch = Epoch.from_data(descriptor["epoch"])
         slices = unpack_slices(descriptor["slices"])
         bucket = int(descriptor["bucket"])
-        takes = self._options.takes  # type: ignore[attr-defined]
         leash = _Leash(connection, descriptor["ask"], float(descriptor.get("deadline", math.inf)))
         self._writer.progress = leash.check
-        batches = self._decoder.decode(self._journal, slices, bucket, epoch.buckets, lambda t: takes(t.schema, t.name))
+        batches = self._decoded(epoch, bucket, slices)
         if self._completer is not None:
             batches = self._completer.complete(epoch, bucket, self._journal, slices, batches)
+        aside = self._aside(descriptor.get("aside"), epoch, bucket, slices)
+        if aside is not None:
+            replayed = [unpack(content) for content in descriptor["aside"]["letters"]]
+            batches = aside.passed(itertools.chain(replayed, batches))
+        self._writer.aside = aside if self._writer.sets_aside else None
         reach("lane.before_write")
         leash.check()
-        receipt = self._writer.write(epoch, bucket, leash.follow(batches))
+        receipt = dict(self._writer.write(epoch, bucket, leash.follow(batches)))
         reach("lane.after_write")
-        if self._completer is None:
-            return dict(receipt)
-        return {**receipt, "counts": {**(receipt.get("counts") or {}), **self._completer.counts}}
+        if aside is not None:
+            if refused := receipt.get("refused"):
+                aside.fetch(refused, itertools.chain(replayed, self._decoded(epoch, bucket, slices)))
+            receipt["letters"] = aside.letters
+            receipt["truncated"] = [[*name, *at] for name, at in aside.truncated.items()]
+        if self._completer is not None:
+            receipt["counts"] = {**(receipt.get("counts") or {}), **self._completer.counts}
+        return receipt
+
+    def _decoded(self, epoch: Epoch, bucket: int, slices: Sequence[Slice]) -> Iterator[Batch]:
+        takes = self._options.takes  # type: ignore[attr-defined]
+        return self._decoder.decode(self._journal, slices, bucket, epoch.buckets, lambda t: takes(t.schema, t.name))
+
+    def _aside(self, given: dict[str, Any] | None, epoch: Epoch, bucket: int, slices: Sequence[Slice]) -> Aside | None:
+        """Where this bucket's refused changes go, and those that wait; None when there can be none."""
+        if given is None:
+            return None
+        parked = {(schema, table): pa.array(keys, pa.large_string()) for schema, table, keys in given["parked"]}
+        applies = getattr(self._options, "on_truncate", "apply") == "apply"
+        aside = Aside(parked, waits=self._waits, room=given["room"], truncates=applies)
+        if given["refused"]:
+            replayed = [unpack(content) for content in given["letters"]]
+            aside.condemn(given["refused"], itertools.chain(replayed, self._decoded(epoch, bucket, slices)))
+        return aside
 
     def close(self) -> None:
         """Gives back connections and files."""

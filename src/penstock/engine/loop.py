@@ -20,9 +20,10 @@ from penstock.core.schema import TableSchema
 from penstock.destinations.base import Destination
 from penstock.engine.lanes import Lanes
 from penstock.engine.lease import HeldLease
+from penstock.engine.letters import Letters
 from penstock.engine.planner import SMALL_BYTES, Limits, Plan, Planner
 from penstock.engine.status import DestinationStatus, Rate
-from penstock.errors import DestinationFailed, LeaseLost, LedgerFenced, PenstockError
+from penstock.errors import ChangesRefused, DestinationFailed, LeaseLost, LedgerFenced, PenstockError
 from penstock.journal.catalog import Catalog, Entry
 from penstock.journal.record import SliceFlag, pack_slices
 from penstock.journal.segment import catalog_path
@@ -57,6 +58,7 @@ class DestinationLoop(threading.Thread):
         destination: Destination,
         lanes: Lanes,
         ledger: Ledger,
+        letters: Letters,
         beginning: int,
         limits: Limits,
         retry: RetryRules,
@@ -70,6 +72,7 @@ class DestinationLoop(threading.Thread):
         self._flow, self._source, self._generation = flow, source, generation
         self._journal = journal
         self._destination, self._lanes, self._ledger = destination, lanes, ledger
+        self._letters = letters
         self._limits, self._retry, self._give_up = limits, retry, give_up
         self._beginning = beginning
         self._checkpoint = Checkpoint(0, 0)
@@ -142,10 +145,13 @@ class DestinationLoop(threading.Thread):
                 self.status.become("stopped")
                 self._moved()
                 return
+            except ChangesRefused:
+                # The epoch is run again at once, and leaves them out.
+                continue
             except PenstockError as error:
                 if self._interrupted.is_set():
                     continue
-                if not self._try_again(error):
+                if not self._try_again(error) and not self._letters.give_back(error):
                     self._fail(error)
                     return
             except Exception as error:
@@ -168,6 +174,10 @@ class DestinationLoop(threading.Thread):
         planner = self._planner
         busy = self._planned or self._flight is not None
         return not busy and planner is not None and 0 < planner.idle_mark <= self.status.position
+
+    def owes(self) -> bool:
+        """Whether dead letters wait for the next epoch, to be delivered with it."""
+        return self._letters.owes
 
     def lag(self, now: float) -> float:
         """Age in seconds of the oldest change that waits, else of the last epoch's at its delivery."""
@@ -199,6 +209,7 @@ class DestinationLoop(threading.Thread):
         self.status.position = self._checkpoint.position
         self._planner = Planner(self._journal, self._checkpoint.position, self._limits)
         self._planned = self._ledger.planned(self._flow, self.status.name)
+        self._letters.load()
         held = self._destination.committed() if self._planned else None
         while self._planned and held is not None and held >= self._planned[0].upto:
             self._planner.again(self._planned[0].upto)
@@ -222,11 +233,14 @@ class DestinationLoop(threading.Thread):
             self._land(self._flight, ahead=False)
         while not self._interrupted.is_set():
             if self._flight is None:
-                plan = self._next()
+                self._letters.refresh()
+                plan, letters = self._next(), self._letters.due()
+                if plan is None and letters and self._planner is not None:
+                    plan = self._planner.nothing(self._checkpoint.position)
                 if plan is None:
                     self._rest()
                     continue
-                self._flight = self._launch(self._plan(plan, self._checkpoint), plan)
+                self._flight = self._launch(self._plan(plan, self._checkpoint, letters), plan)
             self._land(self._flight, ahead=True)
 
     def _again(self, planned: Epoch) -> Plan:
@@ -249,16 +263,20 @@ class DestinationLoop(threading.Thread):
         """Whether there is enough for lanes to do meanwhile; a small epoch is sooner there when its turn is waited for."""
         return self._planner is not None and self._planner.backlog() >= SMALL_BYTES
 
-    def _plan(self, plan: Plan, after: Checkpoint) -> Epoch:
-        """The plan, durable before any of it runs."""
-        epoch = self._epoch(plan, after)
+    def _plan(self, plan: Plan, after: Checkpoint, letters: Sequence[int] = ()) -> Epoch:
+        """The plan, durable before any of it runs, with the dead letters that are delivered first."""
+        epoch = self._epoch(plan, after, whole=bool(letters))
         reach("engine.before_plan")
-        self._ledger.plan(epoch, plan.changes)
+        self._ledger.plan(epoch, plan.changes, letters)
         reach("engine.after_plan")
+        if letters:
+            self._letters.load()
         return epoch
 
-    def _epoch(self, plan: Plan, after: Checkpoint) -> Epoch:
+    def _epoch(self, plan: Plan, after: Checkpoint, *, whole: bool = False) -> Epoch:
+        """`whole` keeps it in one bucket, where the order of all its changes holds."""
         buckets = plan.buckets(self._limits.parallelism, truncates_alone=self._limits.truncates_alone)
+        buckets = 1 if whole else buckets
         names = (self._flow, self.status.name, self._source)
         return Epoch(*names, after.epoch + 1, after.position, plan.upto, buckets, self._generation)
 
@@ -268,20 +286,25 @@ class DestinationLoop(threading.Thread):
         self._prepare(plan)
         reach("engine.after_prepare")
         packed = pack_slices(plan.slices)
-        self._lanes.ask([{"epoch": epoch.to_data(), "bucket": b, "slices": packed} for b in range(epoch.buckets)])
-        return _Flight(epoch, min(s.appended_at for s in plan.slices) / 1e6)
+        work = {"epoch": epoch.to_data(), "slices": packed, **self._letters.descriptor(epoch)}
+        self._lanes.ask([{**work, "bucket": b} for b in range(epoch.buckets)])
+        return _Flight(epoch, min((s.appended_at / 1e6 for s in plan.slices), default=time.time()))
 
     def _land(self, flight: _Flight, *, ahead: bool) -> None:
         """Commits an epoch; with `ahead` the lanes work on the next one meanwhile, staged but not yet to be seen."""
         receipts = self._lanes.gather()
         self._flight = None
+        self._letters.take(flight.epoch, receipts)
+        self._letters.refresh()
+        # Replayed letters go with an epoch for which nothing of theirs is still undecided.
+        ahead = ahead and not self._letters.due()
         reached = Checkpoint(flight.epoch.upto, flight.epoch.number)
         following = self._next() if ahead and self._is_behind() else None
         if following is not None and not following.brings_schema:
             self._flight, following = self._launch(self._plan(following, reached), following), None
         reach("engine.before_commit")
         self._lease.check()
-        self._destination.commit(flight.epoch, receipts)
+        self._commit(flight.epoch, receipts)
         reach("engine.after_commit")
         if self._flight is None and following is None and ahead:
             following = self._next()
@@ -294,12 +317,21 @@ class DestinationLoop(threading.Thread):
         else:
             self._close(flight.epoch, _summed(receipts), flight.began)
 
+    def _commit(self, epoch: Epoch, receipts: Sequence[dict[str, Any]]) -> None:
+        try:
+            self._destination.commit(epoch, receipts)
+        except ChangesRefused as refusal:
+            self._letters.condemn(epoch, refusal)
+            raise
+
     def _close(
         self, epoch: Epoch, summed: dict[str, Counter[str]], began: float, following: Epoch | None = None, changes: int = 0
     ) -> None:
         """The checkpoint, durable, together with the plan of the epoch that follows; then everybody may know."""
-        self._ledger.close_epoch(epoch, self._generation, following, changes)
+        letters = self._letters.concerns(epoch)
+        self._ledger.close_epoch(epoch, self._generation, following, changes, letters=letters)
         reach("engine.after_checkpoint")
+        self._letters.closed(epoch)
         self._checkpoint = Checkpoint(epoch.upto, epoch.number)
         status = self.status
         for name, amount in summed.get("tables", {}).items():
@@ -353,7 +385,7 @@ class DestinationLoop(threading.Thread):
 
     def _prepare(self, plan: Plan) -> None:
         """Tables that this epoch brings for the first time, or in a new version."""
-        if self._prepared and not plan.brings_schema:
+        if not plan.slices or (self._prepared and not plan.brings_schema):
             return
         tables = dict(self._catalog.in_force(plan.slices[0].catalog))
         for s in plan.slices:

@@ -17,6 +17,7 @@ from penstock.core.schema import TableSchema
 from penstock.destinations.base import Destination, Place
 from penstock.engine.lanes import Lanes
 from penstock.engine.lease import HeldLease
+from penstock.engine.letters import Letters
 from penstock.engine.loop import DestinationLoop
 from penstock.engine.places import journal_directory, staging_directory
 from penstock.engine.planner import Limits
@@ -216,6 +217,8 @@ class Loops:
     def _loop(self, flow: Flow, use: DestinationUse, destination: Destination, beginning: Beginning) -> DestinationLoop:
         assert self._board is not None
         around, journal = self._around, journal_directory(flow, self._around.state)
+        aside = flow.config.dead_letter
+        destination.sets_aside = aside.enabled
         setup: dict[str, Any] = {
             "flow": flow.name,
             "name": use.name,
@@ -226,8 +229,10 @@ class Loops:
             "decoding": around.source.decoding(),
             "staging": str(self._place(flow, use).staging),
             "journal": str(journal),
+            "dead_letter": {"enabled": aside.enabled, "later": aside.later},
         }
         known = around.ledger.checkpoint(flow.name, use.name)
+        status = DestinationStatus(use.name, use.type, position=known.position if known is not None else 0)
         lease = around.lease
         lanes = Lanes(around.host, self._board, f"{flow.name}/{use.name}", setup, flow.parallelism, lambda: lease.deadline)
         return DestinationLoop(
@@ -238,11 +243,12 @@ class Loops:
             destination=destination,
             lanes=lanes,
             ledger=around.ledger,
+            letters=Letters(around.ledger, flow.name, lease.generation, aside, status),
             beginning=beginning.position if known is not None else starting_position(use, beginning.position, journal),
             limits=_limits(flow, use, around.source),
             retry=use.retry or flow.config.retry,
             give_up=flow.config.give_up_policy == "on_retry_exhaustion",
-            status=DestinationStatus(use.name, use.type, position=known.position if known is not None else 0),
+            status=status,
             discovered=beginning.discovered,
             moved=around.moved,
             lease=lease,

@@ -35,11 +35,13 @@ class Plan:
     """Slices that belong together: whole transactions, at most one schema change, at its beginning."""
 
     slices: Sequence[Slice]
+    mark: int = 0
+    """Where it ends when it has no slices: a stretch of the log that holds nothing."""
 
     @property
     def upto(self) -> int:
         """The position of the last transaction."""
-        return self.slices[-1].last
+        return self.slices[-1].last if self.slices else self.mark
 
     @property
     def changes(self) -> int:
@@ -115,7 +117,13 @@ class Planner:
                 break
             self._take(found)
         mine = [s for s in self._waiting if s.last <= upto]
+        if not mine and self._tail.mark >= upto:
+            return Plan((), upto)
         return self._give(len(mine)) if mine and mine[-1].last == upto else None
+
+    def nothing(self, after: int) -> Plan | None:
+        """An epoch without changes, where the journal shows that there are none past the position; None when it does not yet."""
+        return Plan((), self.idle_mark) if self.idle_mark > after else None
 
     def next(self) -> Plan | None:
         """The next epoch, if it is full or its first change has waited long enough."""

@@ -27,6 +27,8 @@ class DestinationStatus:
     """Changes delivered since the start, by table."""
     counts: dict[str, int] = field(default_factory=dict)
     """Things that must be counted, such as values written as NULL by policy."""
+    letters: int = 0
+    """Dead letters: changes that are set aside now."""
     epochs: int = 0
     epochs_per_second: float = 0.0
     attempts: int = 0

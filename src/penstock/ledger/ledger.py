@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from penstock.core.epoch import Epoch
 from penstock.errors import FlowChanged, LeaseLost, LedgerFenced
 from penstock.ledger.database import LedgerDatabase, Statement
+from penstock.ledger.letters import DeadLetters
 from penstock.ledger.lifecycle import Lifecycle
 
 HISTORY = 1000
@@ -47,6 +48,7 @@ class Ledger:
         self._database = LedgerDatabase(path)
         self.lifecycle = Lifecycle(self._database)
         """Wishes of operators, and what became of them."""
+        self.letters = DeadLetters(self._database)
 
     def close(self) -> None:
         """Gives back the connection."""
@@ -106,6 +108,7 @@ class Ledger:
         """Removes every row of the flow: its next start is its first. A worker that still runs it is fenced."""
         with self._database.transaction() as c:
             for statement in (
+                "delete from dead_letters where flow = :f",
                 "delete from epochs where flow = :f",
                 "delete from checkpoints where flow = :f",
                 "delete from flow_events where flow = :f",
@@ -176,14 +179,45 @@ class Ledger:
             ).all()
             return [Epoch(**row._mapping) for row in rows]
 
-    def plan(self, epoch: Epoch, changes: int) -> None:
-        """Records an epoch before any of it runs."""
+    def plan(self, epoch: Epoch, changes: int, letters: Sequence[int] = ()) -> None:
+        """Records an epoch before any of it runs, with the dead letters that it delivers first."""
         with self._fenced(epoch.flow, epoch.generation) as c:
             _PLAN.run(c, **epoch.to_data(), changes=changes, t=_now())
+            if letters:
+                self.letters.begin_replay(c, epoch, letters)
 
-    def close_epoch(self, epoch: Epoch, generation: int, following: Epoch | None = None, changes: int = 0) -> None:
-        """Moves the checkpoint to the epoch's end, and plans the epoch that follows in the same transaction."""
+    def set_aside(
+        self,
+        epoch: Epoch,
+        generation: int,
+        found: Sequence[Mapping[str, Any]],
+        again: Mapping[int, tuple[str, str]],
+        truncated: Mapping[tuple[str, str], tuple[int, int]],
+    ) -> None:
+        """Records, before the epoch is committed, what it leaves out; it counts when the epoch is closed."""
         with self._fenced(epoch.flow, generation) as c:
+            self.letters.set_aside(c, epoch, found, again, truncated)
+
+    def give_back(self, epoch: Epoch, generation: int, code: str, reason: str) -> int:
+        """Takes dead letters out of a planned epoch, which then is what it was without them; returns how many."""
+        with self._fenced(epoch.flow, generation) as c:
+            return self.letters.give_back(c, epoch, code, reason)
+
+    def expire(self, flow: str, destination: str, generation: int, before: int) -> int:
+        """Removes dead letters that were set aside before a time (µs since 1970); returns how many."""
+        with self._fenced(flow, generation) as c:
+            return self.letters.expire(c, flow, destination, before)
+
+    def close_epoch(
+        self, epoch: Epoch, generation: int, following: Epoch | None = None, changes: int = 0, *, letters: bool = False
+    ) -> None:
+        """Moves the checkpoint to the epoch's end, and plans the epoch that follows in the same transaction.
+
+        `letters` says that the epoch has set changes aside or has replayed some: that counts from now on.
+        """
+        with self._fenced(epoch.flow, generation) as c:
+            if letters:
+                self.letters.close(c, epoch)
             keys = {"f": epoch.flow, "d": epoch.destination}
             _CLOSE.run(c, **keys, n=epoch.number, t=_now())
             _MOVE.run(c, **keys, n=epoch.number, t=_now(), p=epoch.upto)

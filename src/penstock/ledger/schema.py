@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, ForeignKeyConstraint, Index, Integer, MetaData, String, Table, Text
+from sqlalchemy import BigInteger, Column, ForeignKeyConstraint, Index, Integer, LargeBinary, MetaData, String, Table, Text
 
 HEAD = "0004"
 """The newest migration."""
@@ -50,6 +50,36 @@ epochs = Table(
     Column("planned_at", BigInteger, nullable=False),
     Column("closed_at", BigInteger),
     ForeignKeyConstraint(["flow"], ["flows.name"]),
+)
+
+dead_letters = Table(
+    "dead_letters",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("flow", String(63), nullable=False),
+    Column("destination", String(63), nullable=False),
+    Column("schema_name", Text, nullable=False),
+    Column("table_name", Text, nullable=False),
+    Column("row_key", Text, nullable=False),
+    Column("row_keys", Text, nullable=False),
+    Column("position", BigInteger, nullable=False),
+    Column("ordinal", BigInteger, nullable=False),
+    Column("op", String(16), nullable=False),
+    Column("code", String(63), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("content", LargeBinary, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("epoch", BigInteger),
+    Column("created_at", BigInteger, nullable=False),
+    Column("updated_at", BigInteger, nullable=False),
+    ForeignKeyConstraint(["flow"], ["flows.name"]),
+    Index(
+        "dead_letters_identity",
+        *("flow", "destination", "position", "ordinal", "schema_name", "table_name", "op"),
+        unique=True,
+    ),
+    sqlite_autoincrement=True,
 )
 
 leases = Table(

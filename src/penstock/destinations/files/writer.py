@@ -115,8 +115,8 @@ class FilesWriter(Writer):
             attempt = _Attempt(epoch, bucket, home, self._format, self.options.max_file_bytes)
             for batch in batches:
                 batch = batch if bucket == 0 else _without_truncates(batch)
+                batch = settle(batch, self.options.on_unrepresentable, nulled, aside=self.aside)
                 if len(batch):
-                    settle(batch, self.options.on_unrepresentable, nulled)
                     attempt.write(batch)
             attempt.end()
         tables: Counter[str] = Counter()

@@ -22,7 +22,7 @@ import pyarrow as pa
 from penstock.core.batch import Batch, Op
 from penstock.core.schema import TableSchema
 from penstock.destinations.folding.codes import key_codes
-from penstock.destinations.folding.kernel import FROM_ORIGIN, Rows, fold_rows
+from penstock.destinations.folding.kernel import FROM_ORIGIN, Outcome, Rows, fold_rows
 from penstock.errors import DecodeFailed
 
 # A merge epoch of 64 MB keeps the destination's memory near 300 MB; one of 256 MB took up to 2.3 GB.
@@ -58,6 +58,15 @@ class Departures:
 
 
 @dataclass(frozen=True)
+class Names:
+    """By which change a row is known: position and ordinal, as two columns of numbers, of the last change of its key."""
+
+    upserts: Any
+    patches: Any
+    deletes: Any
+
+
+@dataclass(frozen=True)
 class Folded:
     """A chunk of one table's changes as what is to be done, in this order: empty the table when `truncated`; complete the
     patches and departures from the rows that are there now; remove the rows of every key in `deletes`, `upserts` and
@@ -74,13 +83,14 @@ class Folded:
     """Position and ordinal of the chunk's last change."""
     fresh: pa.Array
     """Whether the log says of each of the `upserts` that it was not there before; the destination may know better."""
+    names: Names | None = None
 
 
 class Fold:
-    """Folds batches of any number of tables, holding at most `most` bytes of them."""
+    """Folds batches of any number of tables, holding at most `most` bytes of them; with `named` rows can be told by a change."""
 
-    def __init__(self, most: int = CHUNK_BYTES) -> None:
-        self._most = most
+    def __init__(self, most: int = CHUNK_BYTES, *, named: bool = False) -> None:
+        self._most, self._named = most, named
         self._waiting: dict[tuple[str, str], list[Batch]] = {}
         self._bytes: dict[tuple[str, str], int] = {}
 
@@ -107,10 +117,10 @@ class Fold:
         batches = self._waiting.pop(name, [])
         self._bytes.pop(name, None)
         if batches and sum(len(batch) for batch in batches):
-            yield fold(batches)
+            yield fold(batches, named=self._named)
 
 
-def fold(batches: list[Batch]) -> Folded:
+def fold(batches: list[Batch], *, named: bool = False) -> Folded:
     """The batches of one version of one table, in log order, as one chunk."""
     table = batches[0].table
     op, position, ordinal = (
@@ -137,7 +147,21 @@ def fold(batches: list[Batch]) -> Folded:
         changes=int((op != Op.LEAVE).sum()),
         last=(int(position[-1]), int(ordinal[-1])),
         fresh=_fresh(op, codes, whole, outcome.truncated),
+        names=_names(outcome, codes, position, ordinal) if named else None,
     )
+
+
+def _names(outcome: Outcome, codes: Any, position: Any, ordinal: Any) -> Names:
+    at = np.stack([position, ordinal], axis=1)
+    last = np.zeros(int(codes.max()) + 1, np.int64)
+    last[codes[: len(at)]] = np.arange(len(at))
+    partial = _is_partial(outcome.live)
+    return Names(at[outcome.live.last[~partial]], at[outcome.live.last[partial]], at[last[codes[outcome.gone]]])
+
+
+def _is_partial(rows: Rows) -> Any:
+    """Which rows need their origin."""
+    return (rows.sources == FROM_ORIGIN).any(axis=1)
 
 
 @dataclass(frozen=True)
@@ -153,7 +177,7 @@ class _Assembly:
 
     def split(self, live: Rows) -> tuple[pa.Table, Patches | None, Any]:
         """The rows that are complete, those that need their origin, and the last changes of the former."""
-        partial = (live.sources == FROM_ORIGIN).any(axis=1)
+        partial = _is_partial(live)
         if not partial.any():
             return self._rows(live), None, live.last
         whole = Rows(*(part[~partial] for part in live))

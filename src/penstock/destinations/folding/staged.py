@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core.schema import TableSchema
 from penstock.destinations.base import Receipt
-from penstock.destinations.folding.fold import Folded, Patches
+from penstock.destinations.folding.fold import Folded, Names, Patches
 from penstock.destinations.staging import Staged, StagedReader
 
 Chunk = dict[str, Any]
@@ -49,6 +50,7 @@ def stage(staged: Staged, folded: Folded, travel: Travel, *, apart: bool = False
         chunk["upserts"] = staged.add(travel(upserts, table))
     if folded.deletes.num_rows:
         chunk["deletes"] = staged.add(travel(folded.deletes, table))
+    stays = None
     if folded.patches is not None:
         patches = _patch_table(folded.patches, table, None, travel)
         stays = _stays(patches, table)
@@ -57,6 +59,8 @@ def stage(staged: Staged, folded: Folded, travel: Travel, *, apart: bool = False
                 chunk[name] = staged.add(rows)
     if folded.departures is not None:
         chunk["departures"] = staged.add(_patch_table(folded.departures.patches, table, folded.departures.at, travel))
+    if folded.names is not None:
+        chunk["names"] = _names(folded.names, folded.fresh if "inserts" in chunk else None, stays)
     return chunk
 
 
@@ -76,6 +80,11 @@ class StagedChunk:
         place = self._data.get(name)
         return None if place is None else self._reader.read((place[0], place[1]))
 
+    def names(self, part: str) -> Any:
+        """Position and ordinal of the change that each row of a part stands for; None when the lane was not asked for them."""
+        packed = self._data.get("names", {}).get(part)
+        return None if packed is None else np.frombuffer(packed, np.int64).reshape(-1, 2)
+
     @property
     def places(self) -> list[int]:
         """Where the key columns stand among the columns."""
@@ -91,6 +100,18 @@ def chunks_by_table(staging: Path, receipts: Sequence[Receipt]) -> dict[tuple[st
             buckets = found.setdefault((data["schema"], data["table"]), [[] for _ in receipts])
             buckets[bucket].append(StagedChunk(data, reader))
     return found
+
+
+def _names(names: Names, fresh: pa.Array | None, stays: pa.ChunkedArray | None) -> dict[str, bytes]:
+    """The names of every part's rows, as bytes."""
+    found = {"upserts": names.upserts, "deletes": names.deletes}
+    if fresh is not None:
+        new = fresh.to_numpy(zero_copy_only=False)
+        found |= {"inserts": names.upserts[new], "upserts": names.upserts[~new]}
+    if stays is not None:
+        here = stays.to_numpy()
+        found |= {"patches": names.patches[here], "moved": names.patches[~here]}
+    return {part: np.ascontiguousarray(rows, np.int64).tobytes() for part, rows in found.items()}
 
 
 def _stays(patches: pa.Table, table: TableSchema) -> pa.Array:

@@ -27,6 +27,8 @@ class FoldingWriter(Writer):
     options: TableOptions
     inserts_apart = False
     """Whether new rows are worth a part of their own."""
+    refuses_rows: bool = False
+    """Whether the destination may refuse rows when it commits, and has to know which change each row stands for."""
 
     def hold(self, batch: Batch) -> Batch:
         """The batch with every odd value in its place that the destination holds; what is left is odd for it too."""
@@ -38,15 +40,15 @@ class FoldingWriter(Writer):
 
     def write(self, epoch: Epoch, bucket: int, batches: Iterator[Batch]) -> Receipt:
         """Folds and stages one bucket, holding about two chunks of 64 MB in memory."""
-        fold = Fold()
+        fold = Fold(named=self.refuses_rows and self.sets_aside)
         chunks: list[Chunk] = []
         tables: Counter[str] = Counter()
         nulled: Counter[str] = Counter()
         ignored: Counter[str] = Counter()
         with mended(self.place.staging), Staged(self.place.staging, epoch) as staged:
             for batch in self._wanted(batches, ignored):
-                batch = self.hold(batch)
-                settle(batch, self.options.on_unrepresentable, nulled, before=False)
+                policy = self.options.on_unrepresentable
+                batch = settle(self.hold(batch), policy, nulled, before=False, aside=self.aside, original=batch)
                 for folded in fold.add(batch):
                     self._stage(staged, folded, chunks, tables)
             for folded in fold.end():

@@ -20,6 +20,8 @@ class Aside:
     """Refused changes of one epoch; `refused` is plain data for the receipt."""
 
     def __init__(self) -> None:
+        self.waits = True
+        """Whether later changes of a refused change's key wait, or are sent."""
         self.refused: list[dict[str, Any]] = []
         self.tables: Counter[str] = Counter()
         self._keys: dict[Name, set[str]] = {}
@@ -45,9 +47,11 @@ class Aside:
                 self._remember(part)
 
     def set_aside(self, wave: Wave, change: int, code: str, reason: str) -> None:
-        """Lists a change as refused; what follows on its key will wait."""
+        """Lists a change as refused; what follows on its key will wait, if it is to."""
         table = wave.table(change)
         self._list(wave, change, code, reason)
+        if not self.waits:
+            return
         if wave.truncates[change]:
             self._whole.add((table.schema, table.name))
             self._groups |= set(np.unique(wave.parts[wave.part[change]].groups).tolist())

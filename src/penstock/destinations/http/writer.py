@@ -36,6 +36,7 @@ class HttpWriter(Writer):
         """Returns when the server has answered for every change."""
         nulled: Counter[str] = Counter()
         delivery = Delivery(self._client, self._requests, self.options, sets_aside=self.sets_aside, progress=self.progress)
+        delivery.aside.waits = self.aside is None or self.aside.waits
         failpoints.reach("destination.before_publish")
         for found in waves(self._changes(batches, bucket, nulled), epoch.source, self._requests.end):
             delivery.send(found)
@@ -57,8 +58,7 @@ class HttpWriter(Writer):
 
     def _changes(self, batches: Iterator[Batch], bucket: int, nulled: Counter[str]) -> Iterator[Batch]:
         for batch in batches:
-            settle(batch, self.options.on_unrepresentable, nulled)
-            batch = without_leaves(batch)
+            batch = without_leaves(settle(batch, self.options.on_unrepresentable, nulled, aside=self.aside))
             # Every bucket is given each TRUNCATE; it is sent once.
             yield batch.filter(pc.not_equal(batch.op, pa.scalar(int(Op.TRUNCATE), pa.uint8()))) if bucket else batch
 

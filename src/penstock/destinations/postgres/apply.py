@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -51,8 +51,14 @@ class PostgresRoom:
         return found
 
 
-def apply_chunks(transaction: Transaction, shape: Shape, buckets: Sequence[Sequence[StagedChunk]]) -> None:
-    """Applies all chunks of one table; the caller's transaction makes them one."""
+Apply = Callable[[PostgresRoom, StagedChunk, Moves], None]
+
+
+def apply_chunks(
+    transaction: Transaction, shape: Shape, buckets: Sequence[Sequence[StagedChunk]], apply: Apply | None = None
+) -> None:
+    """Applies all chunks of one table, by `apply_chunk` or what is given instead; the caller's transaction makes them one."""
+    apply = apply or apply_chunk
     room = PostgresRoom(transaction, shape)
     if any(chunk.truncated for chunks in buckets for chunk in chunks):
         transaction.run(f"TRUNCATE {shape.target}")
@@ -63,7 +69,7 @@ def apply_chunks(transaction: Transaction, shape: Shape, buckets: Sequence[Seque
             for head in heads:
                 moves.see(head)
             moves.settle()
-        apply_chunk(room, chunk, moves)
+        apply(room, chunk, moves)
     moves.end()
 
 
@@ -76,21 +82,37 @@ def apply_chunk(room: PostgresRoom, chunk: StagedChunk, moves: Moves) -> None:
     parts = ("upserts", "inserts", "deletes", "moved", "patches")
     upserts, inserts, deletes, moved, patches = (chunk.part(name) for name in parts)
     if patches is not None:
-        _change(room, chunk, patches)
+        change(room, chunk, patches)
     if moved is not None:
         moves.take(moved, chunk)
     if deletes is not None:
-        _remove(room, chunk, deletes)
-    types = [room.shape.types[name] for name in chunk.columns]
+        remove(room, chunk, deletes)
     if upserts is not None:
-        room.transaction.feed("penstock_rows", upserts, types, [_merge(room, chunk, "penstock_rows")])
+        put(room, chunk, upserts)
     if inserts is not None:
+        types = [room.shape.types[name] for name in chunk.columns]
         room.shape.pours = room.shape.pours and room.transaction.pour(room.target, inserts, types)
         if not room.shape.pours:
-            room.transaction.feed("penstock_rows", inserts, types, [_merge(room, chunk, "penstock_rows")])
+            put(room, chunk, inserts)
     if moved is not None:
         room.transaction.run(_merge(room, chunk, room.moved))
         moves.given()
+
+
+def put(room: PostgresRoom, chunk: StagedChunk, upserts: pa.Table) -> None:
+    """Adds whole rows, or writes them over those that have their keys."""
+    types = [room.shape.types[name] for name in upserts.column_names]
+    room.transaction.feed("penstock_rows", upserts, types, [_merge(room, chunk, "penstock_rows")])
+
+
+def put_moved(room: PostgresRoom, chunk: StagedChunk, keys: pa.Table) -> None:
+    """The same for those rows, among the moved ones that were completed, which have the keys."""
+    own, wanted = ([f"{table}.{quoted(k)}" for k in chunk.key] for table in ("penstock_row", "penstock_keys"))
+    rows = (
+        f"(SELECT penstock_row.* FROM {room.moved} AS penstock_row JOIN penstock_keys ON {equal(own, wanted)}) AS penstock_rows"
+    )
+    types = [room.shape.types[name] for name in keys.column_names]
+    room.transaction.feed("penstock_keys", keys, types, [_merge(room, chunk, rows)])
 
 
 def _merge(room: PostgresRoom, chunk: StagedChunk, source: str) -> str:
@@ -105,7 +127,7 @@ def _merge(room: PostgresRoom, chunk: StagedChunk, source: str) -> str:
     )
 
 
-def _remove(room: PostgresRoom, chunk: StagedChunk, deletes: pa.Table) -> None:
+def remove(room: PostgresRoom, chunk: StagedChunk, deletes: pa.Table) -> None:
     """Removes the rows of every key; one whose key is equal and not the same came from another bucket, and stays."""
     own, gone = ([f"{table}.{quoted(k)}" for k in chunk.key] for table in ("penstock_target", "penstock_keys"))
     same = equal(own, gone)
@@ -117,7 +139,7 @@ def _remove(room: PostgresRoom, chunk: StagedChunk, deletes: pa.Table) -> None:
     room.transaction.feed("penstock_keys", deletes, types, [statement])
 
 
-def _change(room: PostgresRoom, chunk: StagedChunk, patches: pa.Table) -> None:
+def change(room: PostgresRoom, chunk: StagedChunk, patches: pa.Table) -> None:
     """Writes the known columns into rows that stay under their key; a big value that did not change is not even read.
 
     A row that is not there (a destination that began after it was inserted) is added with NULL for what is not known.

@@ -19,9 +19,17 @@ from penstock.destinations.postgres.examination import examine
 from penstock.destinations.postgres.options import PostgresOptions
 from penstock.destinations.postgres.rows import Transaction
 from penstock.destinations.postgres.session import Connection, Session, execute
+from penstock.destinations.postgres.sifting import Sieve
 from penstock.destinations.postgres.tables import Tables
 from penstock.destinations.staging import discard, sweep
-from penstock.errors import DestinationBehind, DestinationError, DestinationFailed, LedgerFenced, ValueRefused
+from penstock.errors import (
+    ChangesRefused,
+    DestinationBehind,
+    DestinationError,
+    DestinationFailed,
+    LedgerFenced,
+    ValueRefused,
+)
 from penstock.observe import failpoints
 
 
@@ -62,6 +70,7 @@ class PostgresDestination(Destination):
             try:
                 self._commit(epoch, receipts, pipelined=all("file" not in receipt for receipt in receipts))
             except ValueRefused:
+                self._sift(receipts)
                 # A small epoch goes out in one breath. One by one, its statements tell which table refused a row.
                 self._commit(epoch, receipts, pipelined=False)
             except DestinationError:
@@ -124,6 +133,20 @@ class PostgresDestination(Destination):
                 transaction.run("COMMIT")
             self._mark = Mark(epoch.upto, epoch.number, generation)
             failpoints.reach("destination.after_publish")
+
+    def _sift(self, receipts: Sequence[Receipt]) -> None:
+        """ChangesRefused with the changes whose rows the server refuses, when they may be set aside; changes nothing."""
+        if not self.sets_aside:
+            return
+        with self._session.use() as connection:
+            chunks = chunks_by_table(self.place.staging, receipts)
+            shapes = {source: self._tables.shape(connection, *source) for source in chunks}
+            execute(connection, "BEGIN")
+            sieve = Sieve(Transaction(connection), self._session.where)
+            sieve.sift(chunks, shapes)
+            execute(connection, "ROLLBACK")
+        if sieve.refusals:
+            raise ChangesRefused.of(self.place.destination, sieve.refusals)
 
     def _hold(self, connection: Connection, *, make: bool) -> Mark | None:
         """What the database says of this flow's destination, read once per connection."""

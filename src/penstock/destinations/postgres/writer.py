@@ -13,6 +13,7 @@ class PostgresWriter(FoldingWriter):
     """Stages folded changes as Arrow; it never connects to the server."""
 
     inserts_apart = True
+    refuses_rows = True
 
     def hold(self, batch: Batch) -> Batch:
         """Infinities, the end of the day, NaN and the last years stand in their place."""

@@ -8,14 +8,14 @@ names the row: the new key of an update, the old key of a delete, null for a tru
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.core.batch import Batch, Image, Op
+from penstock.core.batch import Batch, Image, Odd, Op
 from penstock.core.schema import TableSchema
 from penstock.formats.base import FileFormat, FileWriter, RecordFormat
 from penstock.formats.json import JsonOptions, values
@@ -151,12 +151,34 @@ def _named(name: str) -> str:
     return f"{json.dumps(name, ensure_ascii=False)}:"
 
 
+def key_texts(table: TableSchema, rows: pa.RecordBatch, odd: Mapping[str, Odd]) -> pa.Array:
+    """The key object of every row as text, the same for equal keys; a value that is odd stands there by its own text."""
+    cells = []
+    for index in table.key_indexes:
+        values = rows.column(index)
+        if pa.types.is_floating(values.type):
+            # -0.0 and 0.0 are one key for the source.
+            values = pc.add(values, pa.scalar(0.0, values.type))
+        texts = to_text(values)
+        strange = odd.get(table.columns[index].name)
+        if strange is not None and len(strange.rows):
+            there = pc.is_in(pa.array(range(len(values)), strange.rows.type), value_set=strange.rows)
+            texts = pc.replace_with_mask(texts, there, to_text(strange.texts))
+        cells.append(texts)
+    return _joined(_key_object(table, cells), rows.num_rows)
+
+
+def _key_object(table: TableSchema, cells: Sequence[pa.Array]) -> list[Piece]:
+    pieces: list[Piece] = []
+    for place, texts in enumerate(cells):
+        pieces += [("," if place else "{") + _named(table.key[place]), texts]
+    return [*pieces, "}"]
+
+
 def _key(batch: Batch) -> list[Piece]:
     """The key object; null for a truncate."""
-    pieces: list[Piece] = []
-    for place, index in enumerate(batch.table.key_indexes):
-        pieces += [("," if place else "{") + _named(batch.table.key[place]), to_text(batch.rows.column(index))]
-    return _only(pc.not_equal(batch.op, pa.scalar(int(Op.TRUNCATE), pa.uint8())), [*pieces, "}"])
+    pieces = _key_object(batch.table, [to_text(batch.rows.column(index)) for index in batch.table.key_indexes])
+    return _only(pc.not_equal(batch.op, pa.scalar(int(Op.TRUNCATE), pa.uint8())), pieces)
 
 
 def _after(batch: Batch, op: Any) -> list[Piece]:
