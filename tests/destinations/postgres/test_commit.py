@@ -115,6 +115,7 @@ def test_a_worker_that_was_stopped_in_mid_epoch_holds_nobody_up(target: Harness,
     stopped.execute("SET idle_in_transaction_session_timeout = 0")
     stopped.execute("BEGIN")
     stopped.execute("UPDATE penstock.positions SET position = 1500")
+    assert rival.destination.committed() == 1000
     rival.deliver(2, SECOND, generation=2)
     assert asked(target.home, "SELECT v FROM public.orders") == [(2,)]
     receipts = target.write(target.epoch(2), SECOND)

@@ -99,12 +99,14 @@ def take_over(connection: Connection, place: Place, session: str) -> None:
 
     If that worker is alive after all, its epoch is undone, and its next commit is fenced or runs again.
     """
-    row = execute(
+    if read(connection, place) is None:
+        return
+    free = execute(
         connection,
         f"SELECT 1 FROM {HOME}.{POSITIONS} WHERE flow = $1 AND destination = $2 FOR UPDATE SKIP LOCKED",
         [place.flow, place.destination],
     ).fetchone()
-    if row is None:
+    if free is None:
         execute(connection, _END, [session])
 
 

@@ -150,10 +150,12 @@ class PostgresDestination(Destination):
 
     def _hold(self, connection: Connection, *, make: bool) -> Mark | None:
         """What the database says of this flow's destination, read once per connection."""
-        if self._known != self._session.opened or (make and self._mark is None):
+        is_new = self._known != self._session.opened
+        if is_new or (make and self._mark is None):
             self._tables.forget()
             if make:
                 bookkeeping.make(connection, self.place)
+            if is_new:
                 bookkeeping.take_over(connection, self.place, self._session.name)
             self._mark = bookkeeping.read(connection, self.place)
             self._known = self._session.opened
