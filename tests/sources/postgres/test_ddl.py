@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -361,15 +360,16 @@ def test_a_role_without_the_right_uses_what_a_dba_lays_out(database: Database, r
     assert database.rows(TRIGGERS) == []
 
 
-@pytest.mark.parametrize(
-    "pattern", ["public.*", "*", "p?b*.a", "pub*.[ab]", "pub*.[!ab]", "a.b+c", "x[", "(a|b)", "ü*", "^a$", "\\d", "[]a]", "[a-c]"]
-)
-def test_patterns_mean_the_same_to_the_server(database: Database, pattern: str) -> None:
+def test_patterns_mean_the_same_to_the_server(database: Database) -> None:
+    patterns = ["public.*", "*", "p?b*.a", "pub*.[ab]", "pub*.[!ab]", "a.b+c", "x[", "(a|b)", "ü*", "^a$", "\\d"]
     names = ["public.a", "public.c", "a.b+c", "abc", "x[", "(a|b)", "über", "^a$", "\\d", "5", "]", "a", "p\nb.a", "pub.a"]
-    answers = [row[0] for row in database.rows("select n ~ %s from unnest(%s::text[]) n", ddl_function.regex(pattern), names)]
-    expected = [fnmatchcase(name, pattern) for name in names]
-    odd = re.search(r"\[.*[^A-Za-z0-9_!\[].*\]", pattern)
-    assert all(a or not e for a, e in zip(answers, expected, strict=True)) if odd else answers == expected
+    with database.connect() as c:
+        for pattern in (*patterns, "[]a]", "[a-c]"):
+            answers = c.execute("select n ~ %s from unnest(%s::text[]) n", (ddl_function.regex(pattern), names)).fetchall()
+            expected = [fnmatchcase(name, pattern) for name in names]
+            # A set of other than plain characters fits any one character: too much is told, never too little.
+            assert all(a or not e for (a,), e in zip(answers, expected, strict=True))
+            assert pattern not in patterns or [a for (a,) in answers] == expected, pattern
 
 
 def test_names_from_flows_leave_room_and_never_meet() -> None:

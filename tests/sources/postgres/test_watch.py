@@ -16,7 +16,8 @@ from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.engine.watching import SourceWatch
 from penstock.errors import PublicationMissing, PublicationNarrowed, SlotLost, SlotMissing
 from penstock.sources.base import SourceHealth
-from penstock.sources.postgres import gauge, newcomers
+from penstock.sources.postgres import gauge, inventory, newcomers
+from penstock.sources.postgres.control import Control
 from penstock.sources.postgres.gauge import Gauge
 from penstock.sources.postgres.options import PostgresOptions
 from penstock.sources.postgres.source import PostgresSource
@@ -307,6 +308,26 @@ def test_a_table_dropped_and_created_again_joins_and_is_said_to_need_a_load(data
         captured.drain()
     assert health.error is None and "dropped and created again" in reasons(health)["table public.a"]
     assert [e["row"] for e in captured.events("a")] == [{"id": 1}, {"id": 2, "v": "x"}]
+
+
+def test_a_table_dropped_during_the_very_look_is_not_taken_for_one_taken_out(
+    database: Database, make: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.execute("create table a (id int primary key); create table b (id int primary key)")
+    source = make()
+    source.look()
+    rows, drops = Control.rows, ["drop table a; create table a (id int primary key)"]
+
+    def meanwhile(self: Control, sql: Any, values: Any = None) -> Any:
+        if sql == inventory._SENT and drops:
+            database.execute(drops.pop())
+        return rows(self, sql, values)
+
+    monkeypatch.setattr(Control, "rows", meanwhile)
+    database.execute("create table c (id int primary key)")
+    health = source.look()
+    assert not drops and health.error is None
+    assert "dropped and created again" in reasons(health)["table public.a"]
 
 
 def test_a_dropped_table_is_said_and_the_flow_goes_on(database: Database, make: Maker) -> None:

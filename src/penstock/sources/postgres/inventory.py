@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from penstock.sources.postgres.control import Control, Row
 
+ATTEMPTS = 20
 OPERATIONS = ("insert", "update", "delete", "truncate")
 
 
@@ -111,8 +112,7 @@ def take(control: Control, name: str) -> Inventory | None:
     if not found:
         return None
     publication = found[0]
-    tables = {row["oid"]: row for row in control.rows(_TABLES)}
-    sent = [row["oid"] for row in control.rows(_SENT, {"name": name})]
+    tables, sent = _at_one_moment(control, name)
     rules = control.rows(_RULES, {"publication": publication["oid"]})
     return Inventory(
         publication=publication["oid"],
@@ -123,6 +123,17 @@ def take(control: Control, name: str) -> Inventory | None:
         partitions=dict(_partitions(tables, frozenset(sent))),
         existing={oid: row["name"] for oid, row in tables.items()},
     )
+
+
+def _at_one_moment(control: Control, name: str) -> tuple[dict[int, Row], list[int]]:
+    """The tables, and those that are sent: one dropped between the two questions would look as if it was taken out."""
+    tables = {row["oid"]: row for row in control.rows(_TABLES)}
+    for _ in range(ATTEMPTS):
+        sent = [row["oid"] for row in control.rows(_SENT, {"name": name})]
+        before, tables = tables, {row["oid"]: row for row in control.rows(_TABLES)}
+        if before.keys() == tables.keys():
+            break
+    return tables, sent
 
 
 def _partitions(tables: Mapping[int, Row], sent: frozenset[int]) -> Iterable[tuple[int, Partition]]:
