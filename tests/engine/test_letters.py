@@ -231,10 +231,8 @@ def write(connection: psycopg.Connection[Any], chance: random.Random) -> None:
 BOUNDARIES = [x for x in failpoints.NAMES if x.startswith(("engine.", "destination.")) and x != "engine.after_dispatch"]
 
 
-@pytest.mark.slow
-def test_whatever_is_refused_replayed_and_killed_the_table_ends_as_the_source_s(
-    delivery: Delivery, database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def disturb(delivery: Delivery, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random changes, some of them refused, replays, and a kill at every boundary."""
     sys.stderr.write(f"PENSTOCK_TEST_SEED={SEED}\n")
     deadly_failpoints(monkeypatch)
     chance = random.Random(SEED)
@@ -258,6 +256,13 @@ def test_whatever_is_refused_replayed_and_killed_the_table_ends_as_the_source_s(
     failpoints.arm("")
     delivery.was_killed = False
     assert refused and kills >= 3
+
+
+@pytest.mark.slow
+def test_whatever_is_refused_replayed_and_killed_the_table_ends_as_the_source_s(
+    delivery: Delivery, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disturb(delivery, database, monkeypatch)
     delivery.options["on_unrepresentable"] = "null"
     delivery.start()
     # What a killed epoch has set aside can be asked for when that epoch is closed.
@@ -270,6 +275,32 @@ def test_whatever_is_refused_replayed_and_killed_the_table_ends_as_the_source_s(
         assert rows(delivery, table) == sorted(
             (tuple(None if str(v) == "NaN" else v for v in row) for row in database.rows(f"select * from {table}")), key=_order
         )
+
+
+@pytest.mark.slow
+def test_the_same_with_a_database_that_refuses_rows_when_it_commits(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.execute(SCHEMA)
+    delivery = Delivery(database, tmp_path, "postgres", dsn=subject.dsn(tmp_path))
+    with delivery.captured.running():
+        delivery.start()
+        delivery.settle()
+        delivery.stop()
+        for table in ("orders", "lines"):
+            subject.asked(tmp_path, f"alter table public.{table} add constraint known check (n <> 'NaN')")
+        disturb(delivery, database, monkeypatch)
+        for table in ("orders", "lines"):
+            subject.asked(tmp_path, f"alter table public.{table} drop constraint known")
+        delivery.start()
+        delivery.settle()
+        command(delivery, "replay")
+        delivery.settle(with_replays=True)
+        assert letters(delivery) == []
+        delivery.stop()
+    for table in ("orders", "lines"):
+        texts = f"select t::text from public.{table} t order by 1"
+        assert subject.asked(tmp_path, texts) == database.rows(texts)
 
 
 def _order(row: tuple[Any, ...]) -> list[tuple[bool, Any]]:
