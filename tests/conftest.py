@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -81,6 +82,15 @@ def penstock_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+
+
+@pytest.fixture(autouse=True)
+def close_harnesses() -> Iterator[None]:
+    """Closes the destinations that a test has left open: collected later, they would be another test's warning."""
+    yield
+    module = sys.modules.get("tests.conformance.harness")
+    while module is not None and module.MADE:
+        module.MADE.pop().close()
 
 
 @pytest.fixture(scope="session")

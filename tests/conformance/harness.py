@@ -25,6 +25,8 @@ from tests.batches import Change, batch
 from tests.table_model import State, key_of, replay_layout
 
 SOURCE = "src1"
+MADE: list[Harness] = []
+"""Every harness of the running test, so that none stays open behind it, whatever ends the test."""
 
 
 class Harness:
@@ -37,6 +39,7 @@ class Harness:
         self.place = Place("flow", name, home / "staging")
         self.options = self.card.options.model_validate({**self.subject.options(home), **options})
         self._destination: Destination | None = None
+        MADE.append(self)
 
     @property
     def destination(self) -> Destination:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -318,12 +319,14 @@ def test_values_that_do_not_fit_follow_the_policy(tmp_path: Path, name: str, pol
 def test_any_log_gives_the_model_s_rows(name: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     schema = data.draw(st.sampled_from([ONE, TWO]))
     changes = data.draw(logs(schema))
-    harness = Harness(name, tmp_path_factory.mktemp(name))
+    buckets, cuts = data.draw(st.integers(1, 3)), data.draw(st.lists(st.integers(1, 40), max_size=4))
     first = work(schema, [insert(row, position=10, ordinal=n) for n, row in enumerate(start(schema).values(), 1)])
-    second: Work = [(schema, shared_out(schema, changes, data.draw(st.integers(1, 3))))]
-    harness.deliver(1, first)
-    harness.deliver(2, second, cuts=data.draw(st.lists(st.integers(1, 40), max_size=4)))
-    assert harness.state(schema) == replay(schema, changes, start(schema))
+    second: Work = [(schema, shared_out(schema, changes, buckets))]
+    # Nothing is drawn from here on: a draw may end the example, and would leave the destination open.
+    with closing(Harness(name, tmp_path_factory.mktemp(name))) as harness:
+        harness.deliver(1, first)
+        harness.deliver(2, second, cuts=cuts)
+        assert harness.state(schema) == replay(schema, changes, start(schema))
 
 
 @pytest.mark.parametrize("point", ["destination.before_publish", "destination.in_publish", "destination.after_publish"])
