@@ -94,12 +94,14 @@ def read(connection: Connection, place: Place) -> Mark | None:
     return None if row is None else Mark(row[0], row[1], int(row[2]))
 
 
-def take_over(connection: Connection, place: Place, session: str) -> None:
+def take_over(connection: Connection, place: Place, session: str, generation: int) -> None:
     """Ends an older session by that name which holds our row: a worker that was stopped in mid-epoch would hold it for ever.
 
-    If that worker is alive after all, its epoch is undone, and its next commit is fenced or runs again.
+    If that worker is alive after all, its epoch is undone, and its next commit is fenced or runs again. Nobody is ended by a
+    worker that has been replaced itself.
     """
-    if read(connection, place) is None:
+    mark = read(connection, place)
+    if mark is None or (generation and mark.generation > generation):
         return
     free = execute(
         connection,

@@ -156,7 +156,7 @@ class PostgresDestination(Destination):
             if make:
                 bookkeeping.make(connection, self.place)
             if is_new:
-                bookkeeping.take_over(connection, self.place, self._session.name)
+                bookkeeping.take_over(connection, self.place, self._session.name, self._generation)
             self._mark = bookkeeping.read(connection, self.place)
             self._known = self._session.opened
         return self._mark
