@@ -31,6 +31,7 @@ def flow(*destinations: dict[str, Any], **more: Any) -> Flow:
         (flow(B, A), Changes()),
         (flow(parallelism=2), Changes(restarted=("a", "b"))),
         (flow(config={"batch": {"max_rows": 5}}), Changes(restarted=("a", "b"), rules=True)),
+        (flow(config={"dead_letter": {"enabled": False}}), Changes(restarted=("a", "b"), rules=True)),
         (flow(config={"ack_policy": "primary", "primary_destination": "a"}), Changes(rules=True)),
     ],
 )

@@ -167,3 +167,16 @@ def test_a_forgotten_flow_has_no_letters(ledger: Ledger) -> None:
     ledger.set_aside(one, one.generation, [letter(11)], {}, {})
     ledger.forget("shop")
     assert ledger.letters.all("shop") == []
+
+
+def test_rewinding_undoes_what_planned_epochs_were_about_to_decide(ledger: Ledger) -> None:
+    one = epoch(ledger, 1)
+    ledger.set_aside(one, one.generation, [letter(11), letter(12, code="waiting")], {}, {})
+    close(ledger, one)
+    two = Epoch("shop", "warehouse", "5ec0ffee", 2, 20, 30, 1, generation(ledger))
+    ledger.plan(two, 1, [1])
+    ledger.set_aside(two, two.generation, [letter(21)], {}, {})
+    assert states(ledger) == {11: "replaying", 12: "waiting", 21: "pending"}
+    ledger.rewind("shop", "warehouse", 15, two.generation)
+    assert states(ledger) == {11: "open", 12: "waiting"} and ledger.planned("shop", "warehouse") == []
+    assert ledger.checkpoint("shop", "warehouse") == Checkpoint(15, 1)

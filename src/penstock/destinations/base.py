@@ -34,8 +34,8 @@ may find nothing to do, and may run twice.
 `fence(generation)` comes first, when a loop begins and again after each error: the destination keeps the generation, durably
 where it can hold one, and `commit`, `committed` and `fence` itself refuse (LedgerFenced) once it has seen a higher one, so that
 a worker that was taken over can change nothing. Where a destination can hold none, the worker's lease is the only fence: it is
-asked before every commit, and in a lane neither a batch nor `progress` is to be had after its end. So a writer that sends calls
-`progress` before it sends more.
+asked before every commit, and in a lane neither a batch nor the return of `progress` is to be had after its end. So a writer that
+sends calls `progress` before it sends more.
 
 Dead letters: a change that a destination refuses for good (a value it cannot hold, a constraint) is left out and set aside
 when `sets_aside` is true, and stops the destination when it is not. A writer leaves it out by `aside.refuse`, which keeps

@@ -23,7 +23,7 @@ from penstock.engine.lease import HeldLease
 from penstock.engine.letters import Letters
 from penstock.engine.planner import SMALL_BYTES, Limits, Plan, Planner
 from penstock.engine.status import DestinationStatus, Rate
-from penstock.errors import ChangesRefused, DestinationFailed, LeaseLost, LedgerFenced, PenstockError
+from penstock.errors import ChangesRefused, DestinationFailed, LedgerFenced, PenstockError
 from penstock.journal.catalog import Catalog, Entry
 from penstock.journal.record import SliceFlag, pack_slices
 from penstock.journal.segment import catalog_path
@@ -138,8 +138,6 @@ class DestinationLoop(threading.Thread):
                 self._prepare_discovered()
                 self._deliver()
             except LedgerFenced as error:
-                if self._holds_lease(error):
-                    continue
                 # It is no failure of the destination's, and the worker says it once for all.
                 self.error = error
                 self.status.become("stopped")
@@ -449,16 +447,6 @@ class DestinationLoop(threading.Thread):
             self._news.clear()
         self._quiet.clear()
         self.status.become("starting")
-
-    def _holds_lease(self, error: LedgerFenced) -> bool:
-        """Whether a lane that gave up was only not told in time; what the ledger or a destination says is final."""
-        if not isinstance(error, LeaseLost):
-            return False
-        try:
-            self._lease.check()
-        except PenstockError:
-            return False
-        return True
 
     def _fail(self, error: PenstockError) -> None:
         self.error = error

@@ -78,5 +78,6 @@ def _delivery(flow: Flow, use: DestinationUse) -> tuple[object, ...]:
         use.retry or rules.retry,
         rules.batch,
         rules.give_up_policy,
+        rules.dead_letter,
         flow.parallelism,
     )

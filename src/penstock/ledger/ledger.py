@@ -248,6 +248,7 @@ class Ledger:
         """Moves a checkpoint back; what was planned from the old one is forgotten, and epochs are counted on."""
         with self._fenced(flow, generation) as c:
             keys = {"f": flow, "d": destination}
+            self.letters.let_go(c, flow, destination)
             c.execute(sa.text("delete from epochs where flow = :f and destination = :d and state = 'planned'"), keys)
             c.execute(
                 sa.text("update checkpoints set position = :p, updated_at = :t where flow = :f and destination = :d"),

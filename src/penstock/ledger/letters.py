@@ -194,6 +194,13 @@ class DeadLetters:
             {"c": code, "r": reason, "t": _now(), "f": epoch.flow, "d": epoch.destination, "n": epoch.number},
         ).rowcount
 
+    def let_go(self, c: sa.Connection, flow: str, destination: str) -> None:
+        """Undoes what planned epochs were about to decide, because they are given up."""
+        who = {"f": flow, "d": destination, "t": _now()}
+        mine = "where flow = :f and destination = :d and epoch is not null"
+        c.execute(sa.text(f"delete from dead_letters {mine} and state = 'pending'"), who)
+        c.execute(sa.text(f"update dead_letters set state = {_RESTING}, epoch = null, updated_at = :t {mine}"), who)
+
     def expire(self, c: sa.Connection, flow: str, destination: str, before: int) -> int:
         """Removes letters that were set aside before a time (µs since 1970); returns how many."""
         return c.execute(
