@@ -6,8 +6,10 @@ Every body is in the file before it is answered.
 from __future__ import annotations
 
 import http.server
+import os
 import sys
 import threading
+import time
 
 
 def main(port: int, path: str) -> None:
@@ -28,7 +30,15 @@ def main(port: int, path: str) -> None:
         def log_message(self, format: str, *args: object) -> None:
             return
 
+    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+
+
+def end_with(parent: int) -> None:
+    """Ends the process when the test that started it is gone."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(0)
 
 
 if __name__ == "__main__":
