@@ -49,7 +49,7 @@ def test_a_start_says_what_it_uses_and_a_new_table_joins_while_the_flow_runs(flo
         "public.accounts",
         "journal_end=",
         "timeline=1",
-        "warehouse at ",
+        "warehouse from oldest",
     ):
         assert word in line, (word, line)
     assert "at 0/0" not in line

@@ -32,7 +32,7 @@ from penstock.observe.failpoints import reach
 
 _log = structlog.get_logger()
 
-IDLE_WAIT = 0.5
+IDLE_WAIT = 1.0
 GRACE = 1.0
 """Seconds that lanes have to finish an epoch when the flow is paused."""
 
