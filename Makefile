@@ -5,7 +5,7 @@ SHELL := /bin/sh
 BIN := .venv/bin
 SECONDS ?=
 RATE ?=
-JOBS ?= 2
+JOBS ?= 3
 MINUTES ?= 30
 CODE := $(wildcard src tests bench)
 

@@ -59,8 +59,8 @@ def test_a_connector_is_shown_with_options_defaults_and_capabilities(capsys: Cap
     shown = capsys.readouterr().out
     assert "dsn" in shown and "required" in shown and "status_interval" in shown and "10s" in shown and "first_load" in shown
     assert run(["connectors", "postgres", "--json"]) == 0
-    (card,) = json.loads(capsys.readouterr().out)
-    assert {o["name"] for o in card["options"]} >= {"dsn", "slot"} and card["kind"] == "source"
+    cards = {card["kind"]: {o["name"] for o in card["options"]} for card in json.loads(capsys.readouterr().out)}
+    assert cards["source"] >= {"dsn", "slot"} and cards["destination"] >= {"dsn", "synchronous_commit"}
 
 
 def test_an_unknown_connector_is_answered_with_the_nearest(capsys: Capture) -> None:

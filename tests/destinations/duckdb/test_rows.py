@@ -64,7 +64,7 @@ def test_any_log_in_any_cut_gives_the_model_s_rows(
     most = data.draw(st.sampled_from([1, 60, 1 << 30]))
     flow = Flow(tmp_path_factory.mktemp("flow"))
     try:
-        with patch("penstock.destinations.folding.writer.Fold", lambda: Fold(most)):
+        with patch("penstock.destinations.folding.writer.Fold", lambda **more: Fold(most, **more)):
             flow.epoch(schema, [[insert(row) for row in start(schema).values()]])
             flow.epoch(schema, shared_out(schema, changes, buckets), cuts)
         assert flow.rows(schema) == replay(schema, changes, start(schema))
