@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from penstock.core.position import Span
@@ -32,7 +32,8 @@ class Epoch:
 
     def to_data(self) -> dict[str, Any]:
         """Plain data for a lane or the ledger."""
-        return asdict(self)
+        # asdict would copy every value: it took a tenth of an epoch's share of the ledger.
+        return dict(vars(self))
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Epoch:

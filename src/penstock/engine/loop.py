@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import random
 import threading
 import time
 from collections import Counter
@@ -22,11 +20,11 @@ from penstock.engine.lanes import Lanes
 from penstock.engine.lease import HeldLease
 from penstock.engine.letters import Letters
 from penstock.engine.planner import SMALL_BYTES, Limits, Plan, Planner
+from penstock.engine.preparing import Preparing
+from penstock.engine.retrying import pause_before
 from penstock.engine.status import DestinationStatus, Rate
 from penstock.errors import ChangesRefused, DestinationFailed, LedgerFenced, PenstockError
-from penstock.journal.catalog import Catalog, Entry
-from penstock.journal.record import SliceFlag, pack_slices
-from penstock.journal.segment import catalog_path
+from penstock.journal.record import pack_slices
 from penstock.ledger.ledger import Checkpoint, Ledger
 from penstock.observe.failpoints import reach
 
@@ -76,7 +74,6 @@ class DestinationLoop(threading.Thread):
         self._limits, self._retry, self._give_up = limits, retry, give_up
         self._beginning = beginning
         self._checkpoint = Checkpoint(0, 0)
-        self._discovered = discovered
         self._moved = moved
         self._news = threading.Event()
         self._lease = lease
@@ -84,8 +81,7 @@ class DestinationLoop(threading.Thread):
         self._paused = False
         self._interrupted = threading.Event()
         self._quiet = threading.Event()
-        self._catalog = Catalog(catalog_path(journal))
-        self._prepared: dict[str, int] = {}
+        self._preparing = Preparing(journal, destination, discovered)
         self._warned: set[str] = set()
         self._rate = Rate()
         self._planned: list[Epoch] = []
@@ -135,7 +131,7 @@ class DestinationLoop(threading.Thread):
                 self._lease.check()
                 self._lanes.begin()
                 self._recover()
-                self._prepare_discovered()
+                self._preparing.prepare_discovered()
                 self._deliver()
             except LedgerFenced as error:
                 # It is no failure of the destination's, and the worker says it once for all.
@@ -281,7 +277,7 @@ class DestinationLoop(threading.Thread):
     def _launch(self, epoch: Epoch, plan: Plan) -> _Flight:
         """Hands an epoch to the lanes and does not wait for it."""
         self._lease.check()
-        self._prepare(plan)
+        self._preparing.prepare(plan)
         reach("engine.after_prepare")
         packed = pack_slices(plan.slices)
         work = {"epoch": epoch.to_data(), "slices": packed, **self._letters.descriptor(epoch)}
@@ -381,47 +377,13 @@ class DestinationLoop(threading.Thread):
         self._news.wait(min(IDLE_WAIT, max(0.0, self._planner.seconds_left())))
         self._news.clear()
 
-    def _prepare(self, plan: Plan) -> None:
-        """Tables that this epoch brings for the first time, or in a new version."""
-        if not plan.slices or (self._prepared and not plan.brings_schema):
-            return
-        tables = dict(self._catalog.in_force(plan.slices[0].catalog))
-        for s in plan.slices:
-            if s.flags & SliceFlag.SCHEMA:
-                tables.update((e.relation, e) for e in self._catalog.inside(s.segment, s.start, s.end, s.catalog))
-        # A table that was dropped and made again has another relation: the newest of a name is the one that stands.
-        newest: dict[str, Entry] = {}
-        for entry in sorted(tables.values(), key=lambda e: e.seq):
-            newest[entry.table.qualified] = entry
-        takes = self._destination.options.takes
-        new = [e.table for name, e in newest.items() if takes(e.table.schema, e.table.name) and self._prepared.get(name) != e.seq]
-        if new:
-            self._destination.prepare(new)
-        self._prepared.update((name, e.seq) for name, e in newest.items())
-
-    def _prepare_discovered(self) -> None:
-        """Tables that no change has touched yet are there, and empty, from the start.
-
-        One that the journal knows is left to its epochs: they may still bring an older version than the catalogue has now.
-        """
-        known = self._catalog.names()
-        takes = self._destination.options.takes
-        new = [t for t in self._discovered if t.qualified not in known and takes(t.schema, t.name)]
-        if new:
-            self._destination.prepare(new)
-        self._discovered = ()
-
     def _try_again(self, error: PenstockError) -> bool:
         """Waits as the retry rules say; false when they are used up or the error will not go away."""
         status = self.status
         status.attempts += 1
         if error.retry != "timed" or (self._give_up and status.attempts >= self._retry.max_attempts):
             return False
-        # The logarithm keeps a destination that is down for days from a number that no float can hold.
-        steps = math.log(max(1.0, self._retry.max / max(self._retry.base, 1e-3))) / math.log(max(self._retry.factor, 1.0001))
-        pause = min(self._retry.max, self._retry.base * self._retry.factor ** min(status.attempts - 1, steps + 1))
-        # A destination that says when to come again knows better than the rules.
-        pause = max(pause * random.uniform(0.5, 1.0), float(error.facts.get("retry_after", 0)))
+        pause = pause_before(self._retry, status.attempts, error)
         status.become("retrying", error.to_data(), time.time() + pause)
         _log.warning(
             "destination failed, trying again",
@@ -432,7 +394,7 @@ class DestinationLoop(threading.Thread):
             attempt=status.attempts,
             seconds=round(pause, 1),
         )
-        self._prepared.clear()
+        self._preparing.forget()
         self._interrupted.wait(pause)
         return True
 

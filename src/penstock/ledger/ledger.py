@@ -182,7 +182,7 @@ class Ledger:
     def plan(self, epoch: Epoch, changes: int, letters: Sequence[int] = ()) -> None:
         """Records an epoch before any of it runs, with the dead letters that it delivers first."""
         with self._fenced(epoch.flow, epoch.generation) as c:
-            _PLAN.run(c, **epoch.to_data(), changes=changes, t=_now())
+            _PLAN.quick(c, **epoch.to_data(), changes=changes, t=_now())
             if letters:
                 self.letters.begin_replay(c, epoch, letters)
 
@@ -219,20 +219,20 @@ class Ledger:
             if letters:
                 self.letters.close(c, epoch)
             keys = {"f": epoch.flow, "d": epoch.destination}
-            _CLOSE.run(c, **keys, n=epoch.number, t=_now())
-            _MOVE.run(c, **keys, n=epoch.number, t=_now(), p=epoch.upto)
-            _FORGET.run(c, **keys, n=epoch.number - HISTORY)
+            _CLOSE.quick(c, **keys, n=epoch.number, t=_now())
+            _MOVE.quick(c, **keys, n=epoch.number, t=_now(), p=epoch.upto)
+            _FORGET.quick(c, **keys, n=epoch.number - HISTORY)
             if following is not None:
-                _PLAN.run(c, **following.to_data(), changes=changes, t=_now())
+                _PLAN.quick(c, **following.to_data(), changes=changes, t=_now())
 
     def record_empty(self, epoch: Epoch) -> None:
         """Moves the checkpoint over a stretch of the log that holds nothing, and keeps it as an epoch without changes."""
         with self._fenced(epoch.flow, epoch.generation) as c:
             keys = {"f": epoch.flow, "d": epoch.destination}
-            _PLAN.run(c, **epoch.to_data(), changes=0, t=_now())
-            _CLOSE.run(c, **keys, n=epoch.number, t=_now())
-            _MOVE.run(c, **keys, n=epoch.number, t=_now(), p=epoch.upto)
-            _FORGET.run(c, **keys, n=epoch.number - HISTORY)
+            _PLAN.quick(c, **epoch.to_data(), changes=0, t=_now())
+            _CLOSE.quick(c, **keys, n=epoch.number, t=_now())
+            _MOVE.quick(c, **keys, n=epoch.number, t=_now(), p=epoch.upto)
+            _FORGET.quick(c, **keys, n=epoch.number - HISTORY)
 
     def advance(self, flow: str, destination: str, position: int, generation: int) -> None:
         """Moves a checkpoint over a stretch of the log that holds nothing."""
@@ -259,7 +259,7 @@ class Ledger:
     def _fenced(self, flow: str, generation: int) -> Iterator[sa.Connection]:
         """A transaction that fails when a newer worker has taken the flow over."""
         with self._database.transaction() as connection:
-            current = _GENERATION.run(connection, n=flow).scalar()
+            current = _GENERATION.quick(connection, n=flow)
             if current != generation:
                 raise LedgerFenced(f"flow {flow} was taken over by generation {current}; this worker is {generation}", flow=flow)
             yield connection
