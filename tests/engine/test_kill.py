@@ -65,7 +65,7 @@ def test_killed_at_every_failpoint_nothing_is_lost_or_twice(site: Site, database
     chance, flow, marks = random.Random(7), site.flow, site.marks
     marks.mkdir()
     ending = [name for name in NAMES if name.startswith(("engine.", "destination."))]
-    with load(database, seed=1) as commits:
+    with load(database, seed=1, pause=0.015) as commits:
         _goes_on_after(flow, [name for name in NAMES if name not in ending], marks, chance)
         for name in ending:
             _killed_at(flow, name, marks, chance.choice((1, 2, 5)))
@@ -81,7 +81,7 @@ def test_killed_at_random_nothing_is_lost_or_twice(site: Site, database: Databas
     flow = site.flow
     seed = int(os.environ.get("PENSTOCK_TEST_SEED", random.randrange(1 << 30)))
     chance = random.Random(seed)
-    with load(database, seed=seed):
+    with load(database, seed=seed, pause=0.015):
         for _ in range(RANDOM_KILLS):
             process = flow.start()
             # From the first moments of a start to well into the stream.

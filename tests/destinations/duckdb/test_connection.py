@@ -14,6 +14,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from penstock.destinations.duckdb.connection import Connection
 from penstock.errors import DestinationUnwritable
 from tests.batches import insert, table, update
 from tests.conformance.harness import Harness, work
@@ -195,3 +196,10 @@ def test_a_long_log_is_folded_into_the_file(tmp_path: Path, monkeypatch: pytest.
         duck.deliver(number, work(ONE, [insert({"id": number, "v": os.urandom(500).hex()}, position=number * 1000)]))
         sizes.append(log.stat().st_size if log.exists() else 0)
     assert max(sizes) < 20_000 and len(set(sizes)) > 2
+
+
+def test_nothing_is_drawn_on_standard_output(duck: Harness) -> None:
+    connection = Connection(duck.options)
+    with connection.use() as session:
+        assert session.execute("SELECT current_setting('enable_progress_bar')").fetchone() == (False,)
+    connection.close()

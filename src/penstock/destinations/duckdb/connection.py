@@ -125,6 +125,8 @@ def _connect(options: DuckDBOptions) -> duckdb.DuckDBPyConnection:
         },
     )
     connection.execute("SET TimeZone = 'UTC'")
+    # It would draw on standard output whenever a commit takes two seconds, between the lines of a stdout destination.
+    connection.execute("SET enable_progress_bar = false")
     return connection
 
 
