@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.destinations.duckdb.connection import Connection
+from penstock.destinations.duckdb.options import DuckDBOptions
 from penstock.errors import DestinationUnwritable
 from tests.batches import insert, table, update
 from tests.conformance.harness import Harness, work
@@ -199,7 +200,7 @@ def test_a_long_log_is_folded_into_the_file(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_nothing_is_drawn_on_standard_output(duck: Harness) -> None:
-    connection = Connection(duck.options)
+    connection = Connection(DuckDBOptions(path=str(duck.home / "target.duckdb")))
     with connection.use() as session:
         assert session.execute("SELECT current_setting('enable_progress_bar')").fetchone() == (False,)
     connection.close()
