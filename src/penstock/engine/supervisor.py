@@ -26,6 +26,8 @@ _log = structlog.get_logger()
 PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 REFUSALS = 10
 """How often a refused login is tried with a secret read anew before an operator is asked for."""
+BIRTHS = 3
+"""How many children may die before their first word until that is an error."""
 STEADY = 30.0
 """Seconds after which a run counts as a success and the pauses begin anew."""
 
@@ -171,6 +173,21 @@ class CaptureSupervisor(threading.Thread):
         return self._refusals <= REFUSALS and self._source.renew(self._fresh() if self._fresh is not None else None)
 
     def _open(self) -> dict[str, Any]:
+        """A child that has mended the journal; one that dies before its first word is followed by another, a few times."""
+        for _ in range(BIRTHS):
+            message = self._begin_process()
+            if message is None:
+                continue
+            if "error" in message:
+                raise from_data(message["error"])
+            opened: dict[str, Any] = message["opened"]
+            if opened["cut"]:
+                _log.info("journal tail cut off", bytes=opened["cut"])
+            return opened
+        raise SourceFailed("the capture process did not start")
+
+    def _begin_process(self) -> dict[str, Any] | None:
+        """Starts a child; returns its first word, None when it died without one."""
         self._end_process()
         if self._lease is not None:
             self._lease.check()
@@ -187,15 +204,7 @@ class CaptureSupervisor(threading.Thread):
         with self._lock:
             self._process = process
         self._say({"source": self._kind, "journal": str(self._journal), "lease": page})
-        message = self._next()
-        if message is None:
-            raise SourceFailed("the capture process did not start")
-        if "error" in message:
-            raise from_data(message["error"])
-        opened: dict[str, Any] = message["opened"]
-        if opened["cut"]:
-            _log.info("journal tail cut off", bytes=opened["cut"])
-        return opened
+        return self._next()
 
     def _resume_talk(self) -> None:
         """What a new child must know beside its order."""
