@@ -178,8 +178,9 @@ class Site:
 
 @contextlib.contextmanager
 def steady_load(database: Database, seed: int) -> Iterator[list[int]]:
-    """Writes that outlive the server's death; yields the count of commits."""
+    """Writes that outlive the server's death; yields the count of commits. What else ends them is the test's failure."""
     done, commits = threading.Event(), [0]
+    failure: list[BaseException] = []
 
     def work() -> None:
         chance = random.Random(seed)
@@ -190,11 +191,17 @@ def steady_load(database: Database, seed: int) -> Iterator[list[int]]:
                         for _ in range(chance.choice((1, 1, 1, 3, 30))):
                             one_write(connection, chance)
                         connection.execute("insert into steps select coalesce(max(n), 0) + 1 from steps")
-                        connection.rollback() if chance.random() < 0.1 else connection.commit()
-                        commits[0] += 1
+                        if chance.random() < 0.1:
+                            connection.rollback()
+                        else:
+                            connection.commit()
+                            commits[0] += 1
                         time.sleep(0.01)
             except psycopg.OperationalError:
                 time.sleep(0.2)
+            except BaseException as error:
+                failure.append(error)
+                return
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
@@ -203,3 +210,5 @@ def steady_load(database: Database, seed: int) -> Iterator[list[int]]:
     finally:
         done.set()
         thread.join(60)
+        if failure:
+            raise failure[0]

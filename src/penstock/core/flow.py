@@ -65,7 +65,8 @@ class JournalRules(Options):
     """Segments that every destination has passed are trimmed early when the journal grows past this."""
     when_full: Literal["auto", "pause", "fail"] = "auto"
     """What happens when a destination that is behind pins more than max_bytes: `pause` stops reading from the source until it has
-    caught up, `fail` gives that destination up, `auto` pauses for one that ack_policy waits for and fails any other."""
+    caught up, `fail` gives that destination up (ack_policy still counts it), `auto` pauses for one that ack_policy waits for and
+    fails any other."""
 
 
 class DeadLetterRules(Options):

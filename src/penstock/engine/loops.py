@@ -15,6 +15,7 @@ from penstock.core.flow import DestinationUse, Flow
 from penstock.core.position import format_lsn, parse_lsn
 from penstock.core.schema import TableSchema
 from penstock.destinations.base import Destination, Place
+from penstock.destinations.sql import quoted
 from penstock.engine.lanes import Lanes
 from penstock.engine.lease import HeldLease
 from penstock.engine.letters import Letters
@@ -286,7 +287,7 @@ def _check_keys(use: DestinationUse, destination: Destination, tables: Sequence[
         if not table.key and destination.options.takes(table.schema, table.name):
             raise TableWithoutKey(
                 f"destination {use.name}: table {table.qualified} has no key to apply changes by",
-                remedy=f"ALTER TABLE {_quoted(table.schema)}.{_quoted(table.name)} ADD PRIMARY KEY (…); or exclude it:"
+                remedy=f"ALTER TABLE {quoted(table.schema)}.{quoted(table.name)} ADD PRIMARY KEY (…); or exclude it:"
                 f" destinations[{use.name}].options.exclude: [{table.qualified}]",
             )
 
@@ -307,7 +308,3 @@ def _limits(flow: Flow, use: DestinationUse, source: Source) -> Limits:
 
 def _first(*choices: Any) -> Any:
     return next(c for c in choices if c is not None)
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

@@ -30,7 +30,10 @@ class Statement:
         return connection.exec_driver_sql(*self._driver(connection, values))
 
     def quick(self, connection: sa.Connection, **values: Any) -> Any:
-        """Runs it in the transaction, by the driver's own cursor: 10 µs instead of 60. Returns a query's first value, or None."""
+        """Runs it in the transaction, by the driver's own cursor. Returns a query's first value, or None.
+
+        An epoch's five statements stand in its way: closing one took 0.60 ms of CPU through SQLAlchemy's results, 0.45 so.
+        """
         cursor = connection.connection.cursor()
         cursor.execute(*self._driver(connection, values))
         row = cursor.fetchone() if cursor.description else None

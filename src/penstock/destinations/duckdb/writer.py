@@ -7,10 +7,11 @@ import pyarrow as pa
 from penstock.core.batch import Batch
 from penstock.core.schema import TableSchema
 from penstock.destinations.duckdb import types
-from penstock.destinations.duckdb.odd import held
+from penstock.destinations.duckdb.odd import meanings
 from penstock.destinations.duckdb.types import travel, travelling
 from penstock.destinations.folding import writer
 from penstock.destinations.folding.writer import FoldingWriter
+from penstock.destinations.odd import held
 
 
 class DuckDBWriter(FoldingWriter):
@@ -18,7 +19,7 @@ class DuckDBWriter(FoldingWriter):
 
     def hold(self, batch: Batch) -> Batch:
         """Infinite dates and timestamps and the end of the day stand in their place."""
-        return held(batch)
+        return held(batch, meanings)
 
     def travel(self, rows: pa.Table, table: TableSchema) -> pa.Table:
         """The rows as DuckDB takes them."""

@@ -115,7 +115,7 @@ class Delivery:
         if verdict is Verdict.TAKEN:
             self.bytes += len(track.body)
             track.changes, track.body = (), b""
-            failpoints.reach("destination.in_publish")
+            failpoints.reach("lane.in_send")
         elif verdict is Verdict.REFUSED:
             self._refuse(track, answer)
         elif verdict is Verdict.STOP or not self._wait(track, answer):

@@ -37,10 +37,10 @@ class HttpWriter(Writer):
         nulled: Counter[str] = Counter()
         delivery = Delivery(self._client, self._requests, self.options, sets_aside=self.sets_aside, progress=self.progress)
         delivery.aside.waits = self.aside is None or self.aside.waits
-        failpoints.reach("destination.before_publish")
+        failpoints.reach("lane.before_send")
         for found in waves(self._changes(batches, bucket, nulled), epoch.source, self._requests.end):
             delivery.send(found)
-        failpoints.reach("destination.after_publish")
+        failpoints.reach("lane.after_send")
         tables = {name: rows for name, rows in (delivery.tables - delivery.aside.tables).items() if rows}
         counts = {**delivery.counts, "unrepresentable": nulled.total(), "refused": len(delivery.aside.refused)}
         return {

@@ -9,15 +9,10 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-
-from penstock.core.batch import Batch, Odd
 
 NOT_A_NUMBER: Final = (0, -(1 << 63))
 """The lower and the upper 64 bits."""
@@ -26,32 +21,12 @@ _DAY: Final = 86_400_000_000
 _MOMENT: Final = re.compile(r"(\d{5,6})-(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?(?:\+00)?")
 
 
-def held(batch: Batch) -> Batch:
-    """The batch with every odd value in its place that PostgreSQL's type holds; what is left is odd there too."""
-    if not batch.odd and not batch.before_odd:
-        return batch
-    rows, odd = _held(batch.rows, batch.odd)
-    before, before_odd = (batch.before, {}) if batch.before is None else _held(batch.before, batch.before_odd)
-    return replace(batch, rows=rows, odd=odd, before=before, before_odd=before_odd)
-
-
-def _held(rows: pa.RecordBatch, odd: Mapping[str, Odd]) -> tuple[pa.RecordBatch, dict[str, Odd]]:
-    columns, left = list(rows.columns), {}
-    for i, field in enumerate(rows.schema):
-        found = odd.get(field.name)
-        if found is None or not len(found.rows):
-            continue
-        words = pc.unique(found.texts)
-        meant = [(word, value) for word in words.to_pylist() if (value := _value(word, field.type)) is not None]
-        known = pc.is_in(found.texts, value_set=pa.array([word for word, _ in meant], pa.string()))
-        if meant:
-            values = _array([value for _, value in meant], field.type)
-            places = pc.index_in(found.texts.filter(known), pa.array([word for word, _ in meant]))
-            columns[i] = _put(columns[i], found.rows.filter(known), values.take(places))
-        if not pc.all(known).as_py():
-            rest = pc.invert(known)
-            left[field.name] = Odd(found.rows.filter(rest), found.texts.filter(rest))
-    return pa.RecordBatch.from_arrays(columns, schema=rows.schema), left
+def meanings(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, pa.Array]:
+    """Words among the texts, and the numbers that stand for them in a column of the type."""
+    known = [(word, number) for word in pc.unique(texts).to_pylist() if (number := _value(word, kind)) is not None]
+    if not known:
+        return pa.array([], pa.string()), pa.array([], kind)
+    return pa.array([word for word, _ in known], pa.string()), _array([number for _, number in known], kind)
 
 
 def _value(text: str, kind: pa.DataType) -> int | None:
@@ -99,9 +74,3 @@ def _array(numbers: list[int], kind: pa.DataType) -> pa.Array:
         data = b"".join(number.to_bytes(16, "little", signed=True) for number in numbers)
         return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(data)])
     return pa.array(numbers, pa.int32() if pa.types.is_date32(kind) else pa.int64()).view(kind)
-
-
-def _put(column: pa.Array, rows: Any, values: pa.Array) -> pa.Array:
-    mask = np.zeros(len(column), np.bool_)
-    mask[rows.to_numpy()] = True
-    return pc.replace_with_mask(column, pa.array(mask), values)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from penstock.core.batch import Batch
 from penstock.destinations.folding.writer import FoldingWriter, warm
-from penstock.destinations.postgres.odd import held
+from penstock.destinations.odd import held
+from penstock.destinations.postgres.odd import meanings
 
 __all__ = ["PostgresWriter", "warm"]
 
@@ -17,4 +18,4 @@ class PostgresWriter(FoldingWriter):
 
     def hold(self, batch: Batch) -> Batch:
         """Infinities, the end of the day, NaN and the last years stand in their place."""
-        return held(batch)
+        return held(batch, meanings)
