@@ -1,6 +1,6 @@
 # One short target per habit; `make` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo fmt lint check test chaos bench clean
+.PHONY: help setup demo fmt proto lint check test chaos bench clean
 SHELL := /bin/sh
 BIN := .venv/bin
 SECONDS ?=
@@ -22,6 +22,9 @@ fmt: setup ## format the code and sort its imports
 	@$(BIN)/ruff check --quiet --fix --exit-zero $(CODE)
 	@$(BIN)/ruff format $(CODE)
 
+proto: setup ## write the code of the gRPC messages anew, after control.proto has changed
+	@$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src src/penstock/rpc/control.proto
+
 lint: setup ## style, types and the walls between rooms
 	@$(BIN)/ruff format --check $(CODE)
 	@$(BIN)/ruff check $(CODE)
@@ -37,7 +40,7 @@ test: setup ## every test but the long chaos runs
 chaos: setup ## kill everything at every boundary and at random, under load; MINUTES=30 says how long
 	@PENSTOCK_CHAOS_MINUTES=$(MINUTES) $(BIN)/pytest -s -m chaos
 
-BENCHES := lanes capture decode path fanout disturbed latency memory toast postgres_sink http_sink
+BENCHES := lanes capture decode backfill many_tables ledger path fanout disturbed latency memory idle toast postgres_sink http_sink chunk_read
 bench: setup ## measure every part against its floor or a peer
 	@for one in $(BENCHES); do echo "== bench/$$one"; $(BIN)/python -m bench.$$one || exit 1; done
 

@@ -76,7 +76,7 @@ def run(server: EmbeddedPostgres, trouble: str, rate: int, seconds: float, warm:
     """p50 and p99 of the log in ms, beside a web hook with that trouble."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory, hook(trouble) as port:
         path = Path(directory)
-        source = {"dsn": server.dsn("postgres"), "publication": PUBLICATION, "ensure_publication": False}
+        source = {"dsn": server.dsn("postgres"), "publication": PUBLICATION, "ensure_publication": False, "snapshot": "never"}
         web = {"url": f"http://127.0.0.1:{port}/", "timeout": "5s"}
         flow = Flow.model_validate(
             {

@@ -4,6 +4,8 @@ The log carries the server's commit time of each row; the return of the destinat
 machine, one clock. The server runs with fsync off: it would fight with the destination for the one disk of this machine, and
 what it does before a commit is not part of the figure. Journal, destination and ledger are synced, as always.
 
+At the end the last rate is repeated with each of `--waits`: how much CPU of ours which `max_wait` saves, for what latency.
+
 The figures are those of the machine as well: a fixed piece of work is timed before and after each rate, and its time printed
 beside them. Where it varies between runs, compare only runs in which it was the same.
 """
@@ -36,6 +38,10 @@ INSERT = """
 insert into lat (a, t, num, b, f, t2, ts, ok, u) values
 (:client_id, 'customer name', 12.34, 5, 1.5, 'some longer description text padpadpadpad', now(), true, gen_random_uuid())
 """
+
+
+OURS = ("capture", "driver", "jvm", "lanes")
+"""Whose CPU `max_wait` can save."""
 
 
 class Clock:
@@ -77,20 +83,30 @@ def press(server: EmbeddedPostgres, rate: float, seconds: float) -> None:
         subprocess.run(command, check=True, capture_output=True)
 
 
-def measure(server: EmbeddedPostgres, kinds: list[str], rates: list[int], seconds: float, warm: float) -> None:
-    """Runs one flow with these destinations and prints the percentiles at each rate."""
+def measure(
+    server: EmbeddedPostgres, kinds: list[str], rates: list[int], seconds: float, warm: float, max_wait: str = "0ms"
+) -> str:
+    """Runs one flow with these destinations and prints the percentiles at each rate.
+
+    Returns the last one as a point of the curve on which `max_wait` trades latency for CPU.
+    """
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
         path = Path(directory)
         destinations = []
         for i, kind in enumerate(kinds):
             place = str(path / (f"log{i}" if kind == "files" else f"bench{i}.duckdb"))
-            destinations.append({"name": f"{kind}{i}", "type": kind, "options": {"path": place}, "batch": {"max_wait": "0ms"}})
+            destinations.append({"name": f"{kind}{i}", "type": kind, "options": {"path": place}, "batch": {"max_wait": max_wait}})
         flow = Flow.model_validate(
             {
                 "name": f"latency{len(kinds)}_{kinds[0]}",
                 "source": {
                     "type": "postgres",
-                    "options": {"dsn": server.dsn("postgres"), "publication": PUBLICATION, "ensure_publication": False},
+                    "options": {
+                        "dsn": server.dsn("postgres"),
+                        "publication": PUBLICATION,
+                        "ensure_publication": False,
+                        "snapshot": "never",
+                    },
                 },
                 "destinations": destinations,
             }
@@ -112,9 +128,12 @@ def measure(server: EmbeddedPostgres, kinds: list[str], rates: list[int], second
             ended = time.time()
             time.sleep(1.0)
             _print(path, flow, clock, rate, began, ended, meter)
+            p50, _, p99, _, _, epochs = lags(path, flow.destinations[0], clock, began, ended)
+            share = sum(cpu for kind, cpu in meter.cpu().items() if kind in OURS) / (ended - began)
             print(f"  the probe took {before:.1f} ms before and {probe():.1f} ms after", flush=True)
         worker.stop()
         thread.join()
+    return f"p50 {p50:.1f} ms, p99 {p99:.1f} ms, {epochs} epochs/s, {100 * share:.0f}% of a core"
 
 
 def _print(path: Path, flow: Flow, clock: Clock, rate: int, began: float, ended: float, meter: Meter) -> None:
@@ -161,12 +180,20 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=15)
     parser.add_argument("--warm", type=float, default=8)
     parser.add_argument("--destinations", default="files;files,duckdb", help="flows to run, each a list of destination types")
+    parser.add_argument("--waits", default="0ms,10ms,50ms,200ms", help="each `max_wait` of the curve; empty draws none")
     given = parser.parse_args()
+    rates = [int(r) for r in given.rates.split(",")]
     with EmbeddedPostgres(settings={"fsync": "off"}) as server:
         server.run(TABLE)
         server.run(f"create publication {PUBLICATION} for table lat")
         for kinds in given.destinations.split(";"):
-            measure(server, kinds.split(","), [int(r) for r in given.rates.split(",")], given.seconds, given.warm)
+            measure(server, kinds.split(","), rates, given.seconds, given.warm)
+        curve = []
+        for wait in filter(None, given.waits.split(",")):
+            point = measure(server, [given.destinations.split(";")[0].split(",")[0]], rates[-1:], given.seconds, given.warm, wait)
+            curve.append(f"  {wait:>6}: {point}")
+        if curve:
+            print(f"max_wait trades latency for CPU; one destination at {rates[-1]}/s:", *curve, sep="\n", flush=True)
 
 
 if __name__ == "__main__":

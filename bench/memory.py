@@ -33,7 +33,7 @@ def main() -> None:
         flow = Flow.model_validate(
             {
                 "name": "memory",
-                "source": {"type": "postgres", "options": {"dsn": server.dsn("postgres")}},
+                "source": {"type": "postgres", "options": {"dsn": server.dsn("postgres"), "snapshot": "never"}},
                 "destinations": [
                     {"name": "files", "type": "files", "options": {"path": str(path / "log")}, "batch": {"max_wait": "0ms"}},
                     {"name": "duckdb", "type": "duckdb", "options": {"path": str(path / "d.duckdb")}},

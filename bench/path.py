@@ -23,7 +23,13 @@ from penstock.sources.base import Prepared
 
 def flow_to(server: EmbeddedPostgres, slot: str, kinds: list[str], directory: Path, parallelism: int) -> Flow:
     """A flow from the bench's slot to destinations of these kinds."""
-    source = {"dsn": server.dsn("postgres"), "slot": slot, "publication": PUBLICATION, "ensure_publication": False}
+    source = {
+        "dsn": server.dsn("postgres"),
+        "slot": slot,
+        "publication": PUBLICATION,
+        "ensure_publication": False,
+        "snapshot": "never",
+    }
     destinations = []
     for i, kind in enumerate(kinds):
         options = {"path": str(directory / (f"log{i}" if kind == "files" else f"bench{i}.duckdb"))}

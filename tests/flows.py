@@ -20,11 +20,15 @@ import psycopg
 import pyarrow as pa
 import yaml
 
+from penstock.cli.files import running_flow
+from penstock.cli.stopping import Running
 from penstock.core.position import parse_lsn
 from penstock.destinations.files.reader import read_changes
+from penstock.engine.worker import Worker
 from penstock.sources.postgres.options import PostgresOptions
 from penstock.sources.postgres.source import PostgresSource
 from tests.conftest import Database
+from tests.sparks import shared_spark
 
 SCHEMA = """
 create table accounts (id int primary key, v int not null, amount numeric(12,2), big text, at timestamptz);
@@ -35,10 +39,10 @@ create table steps (n int primary key)
 """
 
 
-def wait_until(claim: Callable[[], bool], seconds: float, what: str) -> None:
+def wait_until(claim: Callable[[], bool], seconds: float, what: str | Callable[[], str]) -> None:
     deadline = time.monotonic() + seconds
     while not claim():
-        assert time.monotonic() < deadline, what
+        assert time.monotonic() < deadline, what if isinstance(what, str) else what()
         time.sleep(0.02)
 
 
@@ -51,11 +55,12 @@ class FlowUnderTest:
         directory: Path,
         *,
         parallelism: int = 2,
+        max_wait: str = "100ms",
         more: Sequence[dict[str, Any]] = (),
         config: dict[str, Any] | None = None,
         **source: Any,
     ) -> None:
-        """`more` are destinations beside these two."""
+        """`more` are destinations beside these two. `max_wait` keeps a constant load from taking the whole machine."""
         self.database = database
         self.directory = directory
         self.state = directory / "state"
@@ -64,10 +69,10 @@ class FlowUnderTest:
         self.path = directory / "flow.yaml"
         definition = {
             "name": f"f_{database.name}",
-            "source": {"type": "postgres", "options": {"dsn": database.dsn, **source}},
+            "source": {"type": "postgres", "options": {"dsn": database.dsn, "snapshot": "never", **source}},
             "destinations": [
-                {"name": "warehouse", "type": "duckdb", "options": {"path": str(self.duckdb)}, "batch": {"max_wait": "20ms"}},
-                {"name": "log", "type": "files", "options": {"path": str(self.files)}, "batch": {"max_wait": "20ms"}},
+                {"name": "warehouse", "type": "duckdb", "options": {"path": str(self.duckdb)}, "batch": {"max_wait": max_wait}},
+                {"name": "log", "type": "files", "options": {"path": str(self.files)}, "batch": {"max_wait": max_wait}},
                 *more,
             ],
             "config": config or {},
@@ -111,7 +116,19 @@ class FlowUnderTest:
         source.close()
 
     def drain(self, seconds: float = 180) -> None:
-        """Runs the worker until nothing is left."""
+        """Delivers what is left with a worker inside this process, on the Spark that tests share."""
+        # A worker's process is seven seconds of CPU, most of it for a JVM and its Python; the ways of a process to end are
+        # the claims of other tests.
+        worker = Worker(running_flow(self.path), self.state, host=shared_spark())
+        running = Running("worker", lambda: worker.run(2, wait=True))
+        try:
+            assert running.wait(seconds), f"not drained within {seconds} s: {self.output()}"
+        finally:
+            worker.stop()
+            running.wait(30)
+
+    def run_out(self, seconds: float = 180) -> None:
+        """Delivers what is left with a worker's process, whose output and exit code are part of the claim."""
         process = self.start("--max-empty-reads", "2")
         try:
             assert process.wait(seconds) == 0, self.output()

@@ -9,6 +9,20 @@
     │   ├── TransitionRefused      transition_refused       never
     │   ├── RewindRefused          rewind_refused           never
     │   └── FlowChanged            flow_changed             manual
+    ├── ControlError
+    │   ├── FlowExists             flow_exists              never
+    │   ├── RevisionStale          revision_stale           manual
+    │   ├── KeyReused              key_reused               never
+    │   ├── RequestRefused         request_refused          never
+    │   ├── NotFound               not_found                never
+    │   ├── TokenMissing           token_missing            manual
+    │   ├── AccessDenied           access_denied            manual
+    │   ├── TokenUnknown           token_unknown            never
+    │   ├── TooManyRequests        too_many_requests        timed
+    │   ├── ListenRefused          listen_refused           manual
+    │   ├── ServerUnreachable      server_unreachable       timed
+    │   ├── ProfileRefused         profile_refused          manual
+    │   └── WorkerDied             worker_died              timed
     ├── ConnectorError
     │   ├── ConnectorUnknown       connector_unknown        never
     │   └── ExtraMissing           extra_missing            manual
@@ -29,13 +43,21 @@
     │   ├── PublicationMissing     publication_missing      manual
     │   ├── PublicationNarrowed    publication_narrowed     manual
     │   ├── TablesMissing          tables_missing           manual
-    │   └── IdentityMissing        identity_missing         manual
+    │   ├── IdentityMissing        identity_missing         manual
+    │   ├── SnapshotLost           snapshot_lost            timed
+    │   ├── TableChanged           table_changed            timed
+    │   ├── TableGone              table_gone               manual
+    │   ├── ReadTooLong            read_too_long            manual
+    │   ├── ReplicaBehind          replica_behind           timed
+    │   └── ReadStopped            read_stopped             timed
     ├── JournalError
     │   ├── JournalCorrupt         journal_corrupt          manual
     │   ├── JournalUnwritable      journal_unwritable       timed
     │   ├── JournalLocked          journal_locked           timed
     │   ├── JournalTrimmed         journal_trimmed          manual
-    │   └── JournalFull            journal_full             manual
+    │   ├── JournalElsewhere       journal_elsewhere        manual
+    │   ├── JournalFull            journal_full             manual
+    │   └── ChunkDamaged           chunk_damaged            timed
     ├── DecodeFailed               decode_failed            manual
     ├── DestinationError
     │   ├── DestinationUnreachable destination_unreachable  timed
@@ -46,6 +68,8 @@
     │   ├── DestinationBehind      destination_behind       manual
     │   ├── TableWithoutKey        table_without_key        manual
     │   ├── SchemaRefused          schema_refused           manual
+    │   ├── TableGap               table_gap                manual
+    │   ├── StagingRefused         staging_refused          manual
     │   ├── TruncateRefused        truncate_refused         manual
     │   ├── ValueRefused           value_refused            manual
     │   ├── ValueUnrepresentable   value_unrepresentable    manual
@@ -58,9 +82,12 @@
     │   └── LaneSilent             lane_silent              timed
     └── LedgerError
         ├── LedgerUnusable         ledger_unusable          manual
+        ├── LedgerUnreachable      ledger_unreachable       timed
+        ├── LedgerNewer            ledger_newer             manual
         ├── LedgerFenced           ledger_fenced            never
         │   └── LeaseLost          lease_lost               never
-        └── LetterMissing          letter_missing           never
+        ├── LetterMissing          letter_missing           never
+        └── LoadMissing            load_missing             never
 
 `timed` is tried again by the engine after a while, `manual` waits for an operator, `never` cannot succeed as asked.
 Instances carry names and counts, never row values or secrets, and travel between processes as pickles or plain data.
@@ -105,6 +132,11 @@ def from_data(data: dict[str, Any]) -> PenstockError:
 def remedy_of(code: str) -> str:
     """What an operator does about errors of that code."""
     return _by_code().get(code, PenstockError).default_remedy
+
+
+def retry_of(code: str) -> Retry:
+    """Whether trying again helps against errors of that code."""
+    return _by_code().get(code, PenstockError).retry
 
 
 def _rebuild(code: str, message: str, remedy: str, facts: dict[str, str | int]) -> PenstockError:
@@ -207,6 +239,112 @@ class FlowChanged(FlowError):
 
     code = "flow_changed"
     default_remedy = "Give the changed flow a new name, or a new --state directory."
+
+
+class ControlError(PenstockError):
+    """Something about a request to the control plane, or about the server itself."""
+
+    code = "control"
+
+
+class FlowExists(ControlError):
+    """A flow of that name is already there."""
+
+    code = "flow_exists"
+    retry = "never"
+    default_remedy = "Choose another name, or update the flow that is there."
+
+
+class RevisionStale(ControlError):
+    """The definition was changed since it was read."""
+
+    code = "revision_stale"
+    default_remedy = "Read the flow again, make the change to what it says now, and send it with the new etag."
+
+
+class KeyReused(ControlError):
+    """An idempotency key was sent with another request than the first time."""
+
+    code = "key_reused"
+    retry = "never"
+    default_remedy = "Use a new key for every new request; repeat one only with the very same request."
+
+
+class RequestRefused(ControlError):
+    """A request is not one that can be answered: too large, not JSON, or with values that are none, which `problems` lists."""
+
+    code = "request_refused"
+    retry = "never"
+    default_remedy = "Correct the request; /openapi.json says what is wanted."
+
+    problems: tuple[Problem, ...] = ()
+
+
+class NotFound(ControlError):
+    """There is nothing at that address."""
+
+    code = "not_found"
+    retry = "never"
+    default_remedy = "Check the address; /openapi.json lists what there is."
+
+
+class TokenMissing(ControlError):
+    """The request carries no token that is good here."""
+
+    code = "token_missing"
+    default_remedy = "Send `Authorization: Bearer TOKEN` (PENSTOCK_TOKEN); `penstock token create`, on the server, makes one."
+
+
+class AccessDenied(ControlError):
+    """The caller may not do this."""
+
+    code = "access_denied"
+    default_remedy = "Ask somebody with a token of the role that is named, or for one."
+
+
+class TokenUnknown(ControlError):
+    """There is no such token."""
+
+    code = "token_unknown"
+    retry = "never"
+    default_remedy = "`penstock token list` shows the tokens there are."
+
+
+class TooManyRequests(ControlError):
+    """More is asked of the server at once than it allows."""
+
+    code = "too_many_requests"
+    retry = "timed"
+    default_remedy = "Ask again in a moment, and keep fewer requests open."
+
+
+class ListenRefused(ControlError):
+    """The server will not, or cannot, listen at that address."""
+
+    code = "listen_refused"
+
+
+class ServerUnreachable(ControlError):
+    """The penstock server does not answer, or what answers is none."""
+
+    code = "server_unreachable"
+    retry = "timed"
+    default_remedy = "Check --server or PENSTOCK_SERVER, and that `penstock up` or `penstock server` runs there."
+
+
+class ProfileRefused(ControlError):
+    """The profile that a command was to use is not there, or cannot be used."""
+
+    code = "profile_refused"
+    default_remedy = "Correct config.yaml in PENSTOCK_HOME; --server names a server without it."
+
+
+class WorkerDied(ControlError):
+    """A flow's worker ended without a word, again and again."""
+
+    code = "worker_died"
+    retry = "timed"
+    default_remedy = "Look at logs/worker.log and at the machine's memory; then `penstock flow start NAME`."
 
 
 class ConnectorError(PenstockError):
@@ -374,6 +512,56 @@ class IdentityMissing(SourceError):
     default_remedy = "Give the table a primary key or a replica identity."
 
 
+class SnapshotLost(SourceError):
+    """The snapshot that a chunk is to be read in is no more: the session that held it has ended, or the server gave it up."""
+
+    code = "snapshot_lost"
+    retry = "timed"
+    default_remedy = "Nothing to do: the rest is read in a new snapshot, and what changed in between is read again."
+
+
+class TableChanged(SourceError):
+    """A table is not what it was when its chunks were planned: altered, rewritten, emptied or made anew."""
+
+    code = "table_changed"
+    retry = "timed"
+    default_remedy = "Nothing to do: the table is planned and read again."
+
+
+class TableGone(SourceError):
+    """A table that is to be read does not exist any more."""
+
+    code = "table_gone"
+    retry = "manual"
+    default_remedy = "Take the table out of what is asked for, or create it again."
+
+
+class ReadTooLong(SourceError):
+    """The server, or a pooler before it, has ended the read of a chunk because it took too long."""
+
+    code = "read_too_long"
+    default_remedy = (
+        "Make chunks smaller, or lift the time limit for the role. Poolers that drop the session's settings need it on the role: "
+        "ALTER ROLE … SET statement_timeout = 0."
+    )
+
+
+class ReplicaBehind(SourceError):
+    """The replica has not yet replayed what a read needs, or replays too busily to say what it shows."""
+
+    code = "replica_behind"
+    retry = "timed"
+    default_remedy = "Wait for the replica to catch up, or read from the primary: take `snapshot_dsn` out."
+
+
+class ReadStopped(SourceError):
+    """The read of a chunk was given up because its worker asked for it."""
+
+    code = "read_stopped"
+    retry = "timed"
+    default_remedy = "Nothing to do: the chunk is read again when the flow runs."
+
+
 class JournalError(PenstockError):
     """Something about the journal."""
 
@@ -410,6 +598,24 @@ class JournalTrimmed(JournalError):
 
     code = "journal_trimmed"
     default_remedy = "Raise `config.journal.retention`, and load the destination again."
+
+
+class ChunkDamaged(JournalError):
+    """A chunk's file is not whole, or its bytes do not carry their checksum."""
+
+    code = "chunk_damaged"
+    retry = "timed"
+    default_remedy = "Check the disk if this comes again; the chunk is read from the server anew."
+
+
+class JournalElsewhere(JournalError):
+    """The ledger knows the flow, and its journal is not on this machine: to begin another would skip what only that one has."""
+
+    code = "journal_elsewhere"
+    default_remedy = (
+        "Run the worker where the journal is, or stop it there and bring the directory here; `config.journal.url` names a place"
+        " that both machines see. If the journal is lost: `penstock flow cleanup FILE --remove-state`, and begin anew."
+    )
 
 
 class JournalFull(JournalError):
@@ -498,6 +704,23 @@ class SchemaRefused(DestinationError):
 
     code = "schema_refused"
     default_remedy = "Change the destination's table by hand to fit, or drop it so that it is created again."
+
+
+class TableGap(DestinationError):
+    """A quarantined table has missed changes that the journal has not, or no longer."""
+
+    code = "table_gap"
+    default_remedy = (
+        "`penstock flow release … --skip-missed`, then load the table anew: `penstock backfill FLOW --tables SCHEMA.TABLE`;"
+        " or exclude it from the destination."
+    )
+
+
+class StagingRefused(DestinationError):
+    """A staging table cannot be resolved as things are."""
+
+    code = "staging_refused"
+    default_remedy = "Set `batch_resolution: append` or `replace` on the destination, and load the tables again."
 
 
 class TruncateRefused(DestinationError):
@@ -601,6 +824,24 @@ class LedgerUnusable(LedgerError):
     default_remedy = "Check the state directory's rights and free space."
 
 
+class LedgerUnreachable(LedgerError):
+    """The ledger does not answer now, or not over a connection that was lost; what was being written counts wholly or not."""
+
+    code = "ledger_unreachable"
+    retry = "timed"
+    default_remedy = "Check that the ledger's server runs and can be reached from here; a worker goes on by itself."
+
+
+class LedgerNewer(LedgerError):
+    """A newer version of penstock has changed the ledger's tables."""
+
+    code = "ledger_newer"
+    default_remedy = (
+        "Upgrade penstock here to the version that the other workers have, or give this one a ledger of its own"
+        " (--state, PENSTOCK_DATABASE_URL)."
+    )
+
+
 class LedgerFenced(LedgerError):
     """A newer worker has taken this flow over; this one may write nothing more."""
 
@@ -616,6 +857,14 @@ class LeaseLost(LedgerFenced):
     default_remedy = (
         "Nothing to do: the other worker carries on. Look for what held this one up: a pause, a full disk, no memory."
     )
+
+
+class LoadMissing(LedgerError):
+    """There is no load of that number, or it is over."""
+
+    code = "load_missing"
+    retry = "never"
+    default_remedy = "`penstock backfill list FLOW` shows the loads there are."
 
 
 class LetterMissing(LedgerError):

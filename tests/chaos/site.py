@@ -68,15 +68,22 @@ class Hook:
 class Site:
     """Source, targets, flow and worker."""
 
-    def __init__(self, directory: Path, source: Database, target: Database) -> None:
+    def __init__(self, directory: Path, source: Database, target: Database, max_wait: str = "20ms") -> None:
         self.source, self.target = source, target
         source.execute(SCHEMA)
         self.hook = Hook(directory / "hook.jsonl")
         more = [
-            {"name": "copy", "type": "postgres", "options": {"dsn": target.dsn}, "batch": {"max_wait": "20ms"}},
-            {"name": "hook", "type": "http", "options": {"url": self.hook.url}, "batch": {"max_wait": "20ms"}},
+            {"name": "copy", "type": "postgres", "options": {"dsn": target.dsn}, "batch": {"max_wait": max_wait}},
+            {"name": "hook", "type": "http", "options": {"url": self.hook.url}, "batch": {"max_wait": max_wait}},
         ]
-        self.flow = FlowUnderTest(source, directory, more=more, config={"give_up_policy": "never", "retry": {"max": "2s"}})
+        self.flow = FlowUnderTest(
+            source,
+            directory,
+            max_wait=max_wait,
+            more=more,
+            config={"give_up_policy": "never", "retry": {"max": "2s"}},
+            status_interval="1s",
+        )
         self.flow.make_slot()
         self.marks = directory / "marks"
         self.kills: Counter[str] = Counter()
@@ -127,13 +134,13 @@ class Site:
             self.start_worker(chance)
 
     def _family(self, what: str) -> list[psutil.Process]:
-        words = {"jvm": "org.apache.spark", "capture": "penstock.engine.capturing"}.get(what, "penstock.engine.daemon")
+        name = {"jvm": "java"}.get(what, what)
         found = []
         assert self.flow.process is not None
         with contextlib.suppress(psutil.Error):
             for process in psutil.Process(self.flow.process.pid).children(recursive=True):
                 with contextlib.suppress(psutil.Error):
-                    if words in " ".join(process.cmdline()):
+                    if process.name() == name:
                         found.append(process)
         return found
 

@@ -53,7 +53,7 @@ def test_whatever_is_killed_nothing_is_lost_or_twice_or_confirmed_early(site: Si
                 say(f"{commits[0]} commits, {site.kills.total()} kills, checkpoints {site.flow.checkpoints()}")
     site.flow.kill()
     assert commits[0] > 100, "there was hardly any load"
-    site.flow.drain(600)
+    site.flow.run_out(600)
     site.assert_nothing_confirmed_early()
     compared = site.assert_everything_is_right()
     say(f"{commits[0]} commits; killed {dict(sorted(site.kills.items()))}; compared {compared}: nothing missing, nothing twice")

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from penstock.engine.lease import holding
-from penstock.engine.places import ledger_path
+from penstock.engine.places import ledger_address
 from penstock.journal.writer import JournalWriter
 from penstock.ledger.ledger import Ledger
 from penstock.sources.postgres.options import PostgresOptions
@@ -132,7 +132,7 @@ def test_a_running_flow_is_not_cleaned_up(database: Database, commands: Commands
     with commands.reading() as pid:
         code, shown = commands.cleanup("--yes", "--remove-state")
         assert code == 1 and "slot_in_use" in shown and str(pid) in shown
-    with holding(ledger_path(commands.state), "shop", "worker"):
+    with holding(ledger_address(commands.state), "shop", "worker"):
         code, shown = commands.cleanup("--yes")
         assert code == 1 and "flow_running" in shown and str(os.getpid()) in shown
     assert database.rows(OBJECTS) == before

@@ -46,7 +46,7 @@ def test_a_running_worker_lives_with_the_commands(database: Database, tmp_path: 
         assert f"penstock {flow.name}" in capsys.readouterr().out
         assert run(["slot", "drop", *where, "--yes"]) == 1
         assert run(["publication", "remove", *where, "lines"]) == 0
-        wait_until(lambda: "taken out of the publication by command" in flow.output(), 60, flow.output())
+        wait_until(lambda: "taken out of the publication by command" in flow.output(), 60, flow.output)
         assert run(["publication", "add", *where, "lines"]) == 0
         database.execute("INSERT INTO accounts VALUES (1, 1); INSERT INTO lines VALUES (1, 'x', 1)")
         flow.wait_for_progress()

@@ -76,7 +76,7 @@ def test_list_shows_what_was_set_aside_and_no_values(command: Command) -> None:
 def test_a_flow_is_named_by_its_file_or_its_name(command: Command) -> None:
     assert command("list", flow="shop")[0] == 0
     code, shown = command("list", flow="other")
-    assert code == 1 and "letter_missing" in shown and "--state" in shown
+    assert code == 1 and "flow_unknown" in shown and "--state" in shown
     assert command("list", flow="no/such/file.yaml")[0] == 2
 
 

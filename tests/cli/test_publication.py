@@ -6,9 +6,9 @@ import shlex
 
 import pytest
 
+from penstock.core.naming import fits, listed
 from penstock.errors import IdentityMissing, PublicationNarrowed
 from penstock.sources.postgres.options import PostgresOptions
-from penstock.sources.postgres.publishing import fits
 from penstock.sources.postgres.source import PostgresSource
 from tests.cli.objects import Commands
 from tests.conftest import Database
@@ -63,6 +63,7 @@ def test_hostile_names_are_added_and_removed_however_they_are_written(database: 
 def test_names_as_options_and_as_sql_write_them() -> None:
     assert fits("public.a", "public", "a") and fits("a", "public", "a") and fits("p*.?", "public", "a")
     assert fits('"B"', "public", "B") and fits('PUBLIC."B"', "public", "B") and not fits('"b"', "public", "B")
+    assert listed('a, b."x,""y",, c"') == ["a", 'b."x,""y"', 'c"'] and listed(None) == []
     assert fits("a[1]", "public", "a[1]") and fits("x.y.z", "x.y", "z") and not fits('"a', "public", "a")
 
 
@@ -238,5 +239,8 @@ def test_a_role_that_may_only_look_looks_and_is_told_what_it_lacks(database: Dat
     assert commands.published() == ["a"]
 
 
-def test_snapshot_is_not_accepted_yet(commands: Commands) -> None:
-    assert commands.publication("add", "a", "--snapshot")[0] == 2
+def test_a_snapshot_of_a_flow_that_has_never_run_is_refused_and_nothing_is_published(commands: Commands) -> None:
+    commands.database.execute("create table a (id int primary key)")
+    code, shown = commands.publication("add", "a", "--snapshot", "--state", str(commands.directory / "nowhere"))
+    assert code == 1 and "load_missing" in shown
+    assert commands.published() == []

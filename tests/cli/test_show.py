@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from collections.abc import Iterator
@@ -16,12 +17,13 @@ from penstock.core.flow import DestinationUse, Flow
 from penstock.engine.lease import holding
 from penstock.engine.loops import starting_position
 from penstock.engine.picture import Picture
-from penstock.engine.places import ledger_path
+from penstock.engine.places import ledger_address
 from penstock.engine.reloading import kept
 from penstock.engine.status import DestinationStatus, WorkerStatus
 from penstock.errors import JournalTrimmed
 from penstock.journal.writer import JournalWriter
 from penstock.ledger.ledger import Ledger
+from penstock.ledger.quarantines import Quarantined
 
 FLOW = Flow.model_validate(
     {
@@ -42,7 +44,7 @@ class Site:
         journal.begin(500)
         journal.publish([], [], 2000)
         journal.close()
-        self.ledger = Ledger(ledger_path(state))
+        self.ledger = Ledger(ledger_address(state))
         self.generation = self.ledger.take_over("shop", "5ec0ffee", kept(FLOW))
         self.ledger.begin("shop", "warehouse", 1000, self.generation)
         self.ledger.begin("shop", "log", 600, self.generation)
@@ -80,7 +82,7 @@ def test_a_running_worker_s_picture_is_shown_with_what_troubles_it(site: Site) -
     status = DestinationStatus("warehouse", "duckdb", position=1000, lag_seconds=3.0, rows={"public.a": 12})
     status.become("retrying", {"code": "destination_unwritable", "message": "locked", "remedy": "Unlock it."}, time.time() + 20)
     moment = WorkerStatus("shop", 10, 2000, 900, [status, DestinationStatus("log", "stdout", "ok", 600)])
-    with holding(ledger_path(site.state), "shop", "worker") as lease:
+    with holding(ledger_address(site.state), "shop", "worker") as lease:
         site.ledger.take_over("shop", "5ec0ffee", kept(FLOW), lease.generation)
         Picture(site.state / "run" / "shop", lease.generation, lambda: moment).look()
         answer = site.json("show", "shop")
@@ -121,10 +123,9 @@ def test_a_destination_is_rewound_as_far_as_the_journal_goes_and_only_where_it_h
     def rewound(destination: str, to: str) -> tuple[int, str]:
         return site("rewind", "shop", "--destination", destination, "--to", to)
 
-    with holding(ledger_path(site.state), "shop", "worker"):
+    with holding(ledger_address(site.state), "shop", "worker"):
         assert "flow_running" in rewound("log", "oldest")[1]
     for destination, to, code in (
-        ("warehouse", "0/258", "rewind_refused"),
         ("log", "0/100", "journal_trimmed"),
         ("log", "0/FFF", "rewind_refused"),
         ("log", "yesterday", "rewind_refused"),
@@ -133,9 +134,56 @@ def test_a_destination_is_rewound_as_far_as_the_journal_goes_and_only_where_it_h
         ended, shown = rewound(destination, to)
         assert ended == 1 and f"{code}: " in shown, shown
     assert site.ledger.checkpoints("shop") == {"warehouse": 1000, "log": 600}
-    assert rewound("log", "oldest")[0] == 0
-    assert site.ledger.checkpoints("shop") == {"warehouse": 1000, "log": 500}
+    assert rewound("log", "oldest")[0] == 0 and rewound("warehouse", "0/258")[0] == 0
+    assert site.ledger.checkpoints("shop") == {"warehouse": 600, "log": 500}
     assert any(e["event"] == "rewound" for e in site.json("show", "shop")["events"])
+
+
+def quarantined(site: Site, table: str, position: int) -> Quarantined:
+    row = Quarantined("shop", "warehouse", "public", table, "schema_refused", f"{table}: no", "Mend it.", position, 0)
+    site.ledger.quarantines.admit(row, site.generation)
+    site.ledger.quarantines.count("shop", "warehouse", site.generation, 1, {("public", table): 1234})
+    return row
+
+
+def test_a_quarantined_table_is_shown_with_its_reason_what_it_missed_and_the_way_out(site: Site) -> None:
+    quarantined(site, "orders", 1000)
+    code, shown = site("show", "shop")
+    assert code == 0 and "warehouse: public.orders quarantined: schema_refused: orders: no" in shown
+    assert "1,234 changes passed over since 0/3E8" in shown
+    assert "Mend it. Then `penstock flow release shop --destination warehouse --table public.orders`." in shown
+    assert "1 quarantined warehouse" in site("list")[1]
+    (row,) = site.json("show", "shop")["destinations"][0]["quarantined"]
+    assert (row["table"], row["state"], row["passed"], row["position"]) == ("orders", "quarantined", 1234, "0/3E8")
+
+
+def test_a_release_is_refused_when_the_journal_no_longer_has_what_was_missed(site: Site) -> None:
+    def release(table: str, *more: str) -> tuple[int, str]:
+        return site("release", "shop", "--destination", "warehouse", "--table", f"public.{table}", *more)
+
+    quarantined(site, "orders", 1000)
+    quarantined(site, "lines", 400)
+    assert "flow_unknown" in release("nothing")[1]
+    code, shown = release("lines")
+    assert code == 1 and "table_gap" in shown and "--skip-missed" in shown and "begins at 0/1F4" in shown
+    code, shown = release("lines", "--skip-missed")
+    assert code == 0 and "1234 changes since 0/190 are missing" in shown
+    code, shown = release("orders")
+    assert code == 0 and "is brought 1234 changes since 0/3E8" in shown
+    assert [(row.table, row.state) for row in site.ledger.quarantines.all("shop")] == [("orders", "asked")]
+    assert release("orders")[0] == 0
+    (row,) = site.ledger.quarantines.all("shop")
+    site.ledger.quarantines.catch_up(row, site.generation, 2, 1000, 0)
+    for more in ((), ("--skip-missed",)):
+        assert "transition_refused" in release("orders", *more)[1]
+    assert [e["event"] for e in site.json("show", "shop")["events"]][-2:] == ["release", "release"]
+
+
+def test_a_rewind_to_before_a_quarantine_widens_what_the_table_misses(site: Site) -> None:
+    row = dataclasses.replace(quarantined(site, "orders", 1000), destination="log", position=600)
+    site.ledger.quarantines.admit(row, site.generation)
+    assert site("rewind", "shop", "--destination", "log", "--to", "0/1F4")[0] == 0
+    assert [(r.destination, r.position) for r in site.ledger.quarantines.all("shop")] == [("log", 500), ("warehouse", 1000)]
 
 
 @pytest.mark.parametrize(("start", "expected"), [("oldest", 500), ("now", 2000), ("0/258", 600), ("0/1F4", 500)])

@@ -64,9 +64,10 @@ class Harness:
         made: AbstractContextManager[Any] = getattr(self.subject, "around", lambda home: nullcontext())(self.home)
         return made
 
-    def epoch(self, number: int, *, buckets: int = 1, generation: int = 1) -> Epoch:
-        """The epoch with that number; each takes a thousand positions."""
-        return Epoch("flow", self.card.name, SOURCE, number, (number - 1) * 1000, number * 1000, buckets, generation)
+    def epoch(self, number: int, *, buckets: int = 1, generation: int = 1, at: int | None = None) -> Epoch:
+        """The epoch with that number; each takes a thousand positions, or it stands `at` one and moves none."""
+        span = ((number - 1) * 1000, number * 1000) if at is None else (at, at)
+        return Epoch("flow", self.card.name, SOURCE, number, *span, buckets, generation)
 
     def write(self, epoch: Epoch, work: Work, cuts: Sequence[int] = ()) -> list[Receipt]:
         """One attempt at every bucket, each with a writer of its own."""
@@ -82,10 +83,12 @@ class Harness:
             writer.close()
         return receipts
 
-    def deliver(self, number: int, work: Work, cuts: Sequence[int] = (), generation: int = 1) -> list[Receipt]:
+    def deliver(
+        self, number: int, work: Work, cuts: Sequence[int] = (), generation: int = 1, at: int | None = None
+    ) -> list[Receipt]:
         """An epoch from prepared tables to the commit."""
         buckets = max((len(shares) for _, shares in work), default=1)
-        epoch = self.epoch(number, buckets=buckets, generation=generation)
+        epoch = self.epoch(number, buckets=buckets, generation=generation, at=at)
         with self.around():
             self.destination.prepare([schema for schema, _ in work])
             receipts = self.write(epoch, work, cuts)
@@ -98,7 +101,7 @@ class Harness:
         epoch = self.epoch(number, buckets=buckets)
         with self.around():
             held = self.destination.committed()
-            if held is None or held < epoch.upto:
+            if held is None or not held.has(epoch):
                 self.destination.abort(epoch)
                 self.deliver(number, work)
 

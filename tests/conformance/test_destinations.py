@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from penstock.core.batch import Odd
 from penstock.core.connectors import cards
+from penstock.destinations.base import Held
 from penstock.errors import LedgerFenced, TableWithoutKey, ValueUnrepresentable
 from tests.batches import batch, delete, insert, move, table, truncate, update
 from tests.conformance.deliver import FIRST, SECOND
@@ -161,6 +162,34 @@ def test_an_old_epoch_that_comes_again_changes_nothing(harness: Harness) -> None
         assert harness.state(schema) == expected(FIRST, SECOND)[schema.name]
 
 
+def test_epochs_that_end_at_one_position_take_effect_each_once_also_when_replayed(harness: Harness) -> None:
+    third = work(ONE, [update({"id": 4, "v": 44, "big": "third", "large": ""}, position=1003, ordinal=5)])
+    epochs: list[tuple[Work, int | None]] = [(FIRST, None), (SECOND, 1000), (third, 1000), ([], 1000)]
+    for number, (changes, at) in enumerate(epochs, 1):
+        harness.deliver(number, changes, at=at)
+        if harness.card.capabilities["holds_position"]:
+            assert harness.destination.committed() == Held(1000, number)
+    for number, (changes, at) in enumerate(epochs[:3], 1):
+        harness.deliver(number, changes, at=at)
+    for schema in (ONE, TWO):
+        assert harness.state(schema) == expected(FIRST, SECOND, third)[schema.name]
+    if harness.card.capabilities["shape"] == "log":
+        identities = {(change["__position"], change["__ordinal"]) for change in harness.changes(ONE)}
+        assert len(identities) == 5 + 4 + 1
+
+
+def test_an_epoch_that_is_run_again_removes_nothing_of_one_that_ended_at_its_position(harness: Harness) -> None:
+    third = work(ONE, [update({"id": 4, "v": 44, "big": "third", "large": ""}, position=1003, ordinal=5)])
+    harness.deliver(1, FIRST)
+    harness.deliver(2, SECOND, at=1000)
+    harness.close()
+    with harness.around():
+        harness.destination.abort(harness.epoch(3, at=1000))
+    harness.deliver(3, third, at=1000)
+    for schema in (ONE, TWO):
+        assert harness.state(schema) == expected(FIRST, SECOND, third)[schema.name]
+
+
 def test_receipts_are_plain_data(harness: Harness) -> None:
     harness.destination.prepare([schema for schema, _ in FIRST])
     with harness.around():
@@ -228,11 +257,23 @@ def test_abort_leaves_nothing_behind(harness: Harness) -> None:
 def test_position_is_held_where_the_card_says_so(harness: Harness) -> None:
     holds = harness.card.capabilities["holds_position"]
     harness.deliver(1, FIRST)
-    assert harness.destination.committed() == (1000 if holds else None)
+    assert harness.destination.committed() == (Held(1000, 1) if holds else None)
     harness.deliver(2, [])
-    assert harness.destination.committed() == (2000 if holds else None)
+    assert harness.destination.committed() == (Held(2000, 2) if holds else None)
     harness.close()
-    assert harness.destination.committed() == (2000 if holds else None)
+    assert harness.destination.committed() == (Held(2000, 2) if holds else None)
+
+
+def test_a_position_inside_of_a_transaction_is_held_where_the_card_says_so(harness: Harness) -> None:
+    holds = harness.card.capabilities["holds_position"]
+    harness.deliver(1, FIRST)
+    with harness.around():
+        harness.destination.commit(dataclasses.replace(harness.epoch(2, at=1000), upto_part=7), [])
+    assert harness.destination.committed() == (Held(1000, 2, 7) if holds else None)
+    harness.close()
+    assert harness.destination.committed() == (Held(1000, 2, 7) if holds else None)
+    harness.deliver(3, [])
+    assert harness.destination.committed() == (Held(3000, 3) if holds else None)
 
 
 def test_lower_generation_is_refused(harness: Harness) -> None:

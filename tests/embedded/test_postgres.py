@@ -105,7 +105,9 @@ def test_directory_out_of_reach_is_refused_with_its_reason(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
 def test_server_ends_with_its_owner(number: signal.Signals) -> None:
-    owner = subprocess.Popen([sys.executable, "-c", OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    # Under nohup SIGHUP is ignored, and children inherit that.
+    command = ["env", "--default-signal=HUP", sys.executable, "-c", OWNER]
+    owner = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     with owner:
         assert owner.stdout is not None
         postmaster, *places = owner.stdout.readline().split()

@@ -16,12 +16,15 @@ from penstock.core import connectors
 from penstock.core.flow import DeadLetterRules, RetryRules
 from penstock.destinations.base import Place
 from penstock.engine import lease as leasing
+from penstock.engine.delivering import Assignment
+from penstock.engine.intake import Intake
 from penstock.engine.lane import Work
 from penstock.engine.lanes import Lanes
 from penstock.engine.letters import Letters
 from penstock.engine.loop import DestinationLoop
-from penstock.engine.places import ledger_path
+from penstock.engine.places import ledger_address
 from penstock.engine.planner import Limits
+from penstock.engine.quarantine import Quarantine
 from penstock.engine.status import DestinationStatus
 from penstock.ledger.ledger import Ledger
 from penstock.observe import failpoints
@@ -35,9 +38,13 @@ class Killed(BaseException):
 
 
 class LanesHere(Lanes):
-    """Lanes that work when they are asked for receipts; what they are told and answer travels as plain data."""
+    """Lanes that work when they are asked for receipts; what they are told and answer travels as plain data.
 
-    def __init__(self, setup: dict[str, Any], count: int) -> None:
+    `eager` ones have done their work when `ask` returns.
+    """
+
+    def __init__(self, setup: dict[str, Any], count: int, *, eager: bool = False) -> None:
+        self._eager, self._done = eager, list[dict[str, Any]]()
         self._works = [Work(setup) for _ in range(count)]
         self._work: list[dict[str, Any]] = []
         self.asked: list[list[dict[str, Any]]] = []
@@ -61,8 +68,12 @@ class LanesHere(Lanes):
     def ask(self, descriptors: Sequence[dict[str, Any]]) -> None:
         self._work = [_travelled({**descriptor, "ask": 1}) for descriptor in descriptors]
         self.asked.append(self._work)
+        self._done = self._worked() if self._eager else []
 
     def gather(self) -> list[dict[str, Any]]:
+        return self._done if self._eager else self._worked()
+
+    def _worked(self) -> list[dict[str, Any]]:
         return [_travelled(self._works[i].do(work, self._ends[0])) for i, work in enumerate(self._work)]
 
     def close(self) -> None:
@@ -83,7 +94,10 @@ class Delivery:
     def __init__(self, database: Database, directory: Path, kind: str, lanes: int = 1, **options: Any) -> None:
         self.database, self.directory, self.kind, self.options = database, directory, kind, options
         self.rules = DeadLetterRules()
-        self.limits = Limits(max_rows=100_000, max_bytes=64 << 20, max_wait=0.0, parallelism=lanes)
+        self.quarantines = False
+        stages = not connectors.find("destination", kind).capabilities.get("sends")
+        self.limits = Limits(max_rows=100_000, max_bytes=64 << 20, max_wait=0.0, parallelism=lanes, stages=stages)
+        self.eager = False
         self.captured = Captured(database, directory / "journal")
         self.state = directory / "state"
         self.loop: DestinationLoop | None = None
@@ -104,16 +118,16 @@ class Delivery:
             "journal": str(self.captured.directory),
             "dead_letter": {"enabled": self.rules.enabled, "later": self.rules.later},
         }
-        self.ledger = Ledger(ledger_path(self.state))
-        lease = leasing.take(ledger_path(self.state), "flow", "worker")
+        self.ledger = Ledger(ledger_address(self.state))
+        lease = leasing.take(ledger_address(self.state), "flow", "worker")
         assert lease is not None
         self.lease, generation = lease, lease.generation
         self.ledger.take_over("flow", self.captured.prepared.identity, "{}", generation)
         self.destination = card.load("destination")(place, card.options.model_validate(self.options))
         self.destination.sets_aside = self.rules.enabled
         status = DestinationStatus("target", self.kind)
-        self.lanes = LanesHere(setup, self.limits.parallelism)
-        self.loop = DestinationLoop(
+        self.lanes = LanesHere(setup, self.limits.parallelism, eager=self.eager)
+        given = Assignment(
             flow="flow",
             source=self.captured.prepared.identity,
             generation=generation,
@@ -122,18 +136,25 @@ class Delivery:
             lanes=self.lanes,
             ledger=self.ledger,
             letters=Letters(self.ledger, "flow", generation, self.rules, status),
+            quarantine=Quarantine(self.ledger, "flow", generation, self.captured.directory, status, enabled=self.quarantines),
+            intake=Intake(self.ledger, "flow", generation, "target", self.captured.directory, self.limits.max_bytes),
             beginning=self.captured.prepared.start,
             limits=self.limits,
-            retry=RetryRules.model_validate({"base": "10ms", "max": "100ms", "max_attempts": 3}),
-            give_up=True,
             status=status,
             discovered=self.captured.source.discover(),
             moved=lambda: None,
             lease=lease,
         )
+        self.loop = DestinationLoop(
+            given, retry=RetryRules.model_validate({"base": "10ms", "max": "100ms", "max_attempts": 3}), give_up=True
+        )
+        self.before_start()
         self._thread = threading.Thread(target=self._run, args=(self.loop,))
         self._thread.start()
         return self.loop
+
+    def before_start(self) -> None:
+        """What a worker does before its loops run."""
 
     def _run(self, loop: DestinationLoop) -> None:
         try:
@@ -157,8 +178,9 @@ class Delivery:
         assert self.loop is not None
         loop = self.loop
         if with_replays:
-            # The command's mark is seen within a second; an epoch without changes needs a log that has moved.
-            wait_until(lambda: loop.owes() or not loop._letters._known or self._has_ended(), 60, "no replay was seen")
+            # The command's mark is seen within a second, and by then the replay may be over; an epoch without changes needs a log
+            # that has moved.
+            wait_until(lambda: self._has_looked(loop) or self._has_ended(), 60, "no replay was seen")
             self.database.execute("select pg_logical_emit_message(true, 'x', 'y')")
         self.captured.drain()
         mark = self.captured.mark
@@ -169,6 +191,10 @@ class Delivery:
 
         wait_until(there, 60, f"not delivered: {loop.status}")
         assert self.was_killed or loop.error is None, loop.error
+
+    def _has_looked(self, loop: DestinationLoop) -> bool:
+        """Whether the loop knows what commands have done to the letters."""
+        return loop._letters._mark == self.ledger.letters.mark("flow", "target")
 
     def _has_ended(self) -> bool:
         return self.was_killed or not self._thread.is_alive()

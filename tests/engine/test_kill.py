@@ -19,13 +19,14 @@ from tests.conftest import Database
 from tests.flows import FlowUnderTest, load, wait_until
 
 RANDOM_KILLS = 20
+"""`make chaos` kills at random for as long as it is told."""
 
 
 @pytest.fixture
 def site(database: Database, tmp_path: Path) -> Iterator[Site]:
     target = Database(database.server, f"copy_{database.name}")
     database.server.run(f"create database {target.name}")
-    made = Site(tmp_path, database, target)
+    made = Site(tmp_path, database, target, max_wait="100ms")
     yield made
     made.close()
     database.server.run(f"drop database {target.name} with (force)")

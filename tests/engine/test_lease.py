@@ -10,8 +10,10 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 from structlog.testing import capture_logs
 
@@ -20,7 +22,7 @@ from penstock.engine import lease as leasing
 from penstock.engine.deadline import EXPIRED, DeadlinePage
 from penstock.engine.lease import HeldLease
 from penstock.errors import FlowRunning, LeaseLost
-from penstock.ledger.leases import Leases
+from penstock.ledger.leases import Holder, Leases
 from penstock.ledger.ledger import Ledger
 from tests.processes import wait_until
 
@@ -182,3 +184,42 @@ def test_capture_ends_by_itself_with_the_lease_of_a_worker_that_stands_still(tmp
     child.stdin.close()
     child.stdout.close()
     page.close()
+
+
+def test_who_stands_still_within_a_transaction_is_ended_when_its_lease_is_over(tmp_path: Path) -> None:
+    """A file's lock goes only with the process that has it: without its end nobody could ever take the flow over."""
+    path = tmp_path / "ledger.db"
+    program = HOLDER.partition("for line in")[0] + textwrap.dedent(
+        """
+        import os, signal
+        with held._leases._database.transaction("shop"):
+            os.kill(os.getpid(), signal.SIGSTOP)
+        """
+    )
+    with subprocess.Popen([sys.executable, "-c", program, str(path), "1"], stdout=subprocess.PIPE, text=True) as still:
+        try:
+            assert still.stdout is not None and still.stdout.readline() == "held\n"
+            wait_until(lambda: psutil.Process(still.pid).status() == psutil.STATUS_STOPPED)
+            deadline = clock() + 60
+            with capture_logs() as said:
+                held = leasing.take(path, "shop", "worker", wait=lambda: clock() < deadline)
+            assert held is not None
+            held.give_up()
+            assert still.wait(10) == -signal.SIGKILL
+            assert "ended a process that stood still and kept the ledger" in [one["event"] for one in said]
+        finally:
+            still.kill()
+
+
+def test_nobody_is_ended_who_moves_or_is_another_process_of_that_number(tmp_path: Path) -> None:
+    me = Holder.here()
+    assert not me.stands_still() and not me.end()
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as still:
+        try:
+            os.kill(still.pid, signal.SIGSTOP)
+            wait_until(lambda: psutil.Process(still.pid).status() == psutil.STATUS_STOPPED)
+            for stranger in (replace(me, pid=still.pid), replace(me, pid=still.pid, machine="elsewhere")):
+                assert not stranger.stands_still() and not stranger.end()
+            assert still.poll() is None
+        finally:
+            still.kill()

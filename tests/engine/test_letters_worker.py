@@ -72,7 +72,7 @@ def test_letters_survive_a_kill_before_their_checkpoint_and_are_replayed(databas
     assert [(x.op, x.state) for x in letters(flow)] == [("insert", "open"), ("update", "waiting"), ("update", "waiting")]
     assert "changes set aside" in flow.output()
     assert "3 letters marked" in command(flow, "replay", "--all")
-    wait_until(lambda: not letters(flow) or process.poll() is not None, 90, flow.output())
+    wait_until(lambda: not letters(flow) or process.poll() is not None, 90, flow.output)
     database.execute("update orders set n = 6 where id = 4")
     flow.wait_for_progress()
     process.terminate()

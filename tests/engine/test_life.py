@@ -62,7 +62,7 @@ def test_a_flow_lives_as_its_operators_wish(flow: FlowUnderTest, database: Datab
         copy = {"name": "copy", "type": "files", "options": {"path": str(tmp_path / "copy")}}
         life.change(destinations=[*life.definition["destinations"], copy])
         assert life.command("reload") == 0
-        wait_until(lambda: flow.checkpoints().get("copy", 0) >= before["log"], 90, flow.output())
+        wait_until(lambda: flow.checkpoints().get("copy", 0) >= before["log"], 90, flow.output)
         life.change(destinations=[])
         assert life.command("reload") == 1
         life.change(source={"type": "postgres", "options": {"dsn": "postgresql://elsewhere/d"}})
@@ -72,7 +72,7 @@ def test_a_flow_lives_as_its_operators_wish(flow: FlowUnderTest, database: Datab
         ]
         life.change(destinations=changed)
         process.send_signal(signal.SIGHUP)
-        wait_until(lambda: any("removed copy; restarted warehouse" in e for e in life.events()), 60, flow.output())
+        wait_until(lambda: any("removed copy; restarted warehouse" in e for e in life.events()), 60, flow.output)
         removed = flow.checkpoints()["copy"]
         flow.wait_for_progress(90, "warehouse", "log")
         wait_until(lambda: (flow.confirmed() or 0) > removed, 60, "a destination that is gone holds the source back")
@@ -83,10 +83,10 @@ def test_a_flow_lives_as_its_operators_wish(flow: FlowUnderTest, database: Datab
         assert life.command("start") == 0
     lines = {"name": "lines", "type": "stdout", "options": {"include": ["steps"]}, "start": "now"}
     life.change(destinations=[*life.definition["destinations"], lines])
-    flow.drain()
+    flow.run_out()
     late = life.printed()
     assert life.command("rewind", "--destination", "lines", "--to", "oldest") == 0
-    flow.drain()
+    flow.run_out()
     # From now on at first, and after the rewinding everything that the change log has.
     assert len(late) < len(life.printed()) - len(late) == len(change_log(flow, "steps"))
     assert_duckdb_equals_source(flow)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -69,6 +70,78 @@ def test_two_pieced_transactions_side_by_side_are_told_apart(tmp_path: Path) -> 
     assert uptos(Planner(tmp_path, 100, Limits(20, 1 << 20, 0.0, 1))) == [(101, 3), (102, 3)]
 
 
+def pieces(count: int, changes: int = 10) -> list[dict[str, int]]:
+    """A transaction of that many pieces."""
+    piece, last = int(SliceFlag.PIECE), int(SliceFlag.PIECE | SliceFlag.LAST_PIECE)
+    return [{"flags": last if i == count - 1 else piece, "ordinal": changes * i, "changes": changes} for i in range(count)]
+
+
+SPLIT = Limits(20, 1 << 20, 0.0, 1, splits=True)
+
+
+def test_a_transaction_past_the_limits_is_split_where_that_is_allowed(tmp_path: Path) -> None:
+    journal(tmp_path, [{}, *pieces(6), {}, *pieces(2)])
+    planner = Planner(tmp_path, 100, SPLIT)
+    found = []
+    while plan := planner.next():
+        found.append((plan.upto, plan.part, plan.changes))
+    assert found == [(101, 10, 20), (101, 30, 20), (101, 50, 20), (103, 0, 20), (104, 0, 20)]
+
+
+def test_a_restart_inside_of_a_transaction_finds_what_is_left_of_it(tmp_path: Path) -> None:
+    journal(tmp_path, [{}, *pieces(6), {}])
+    assert uptos(Planner(tmp_path, 101, SPLIT, 30)) == [(101, 2), (103, 2)]
+    # Without a limit that it exceeds, or when the rule has changed meanwhile, the rest goes as one.
+    assert uptos(Planner(tmp_path, 101, LIMITS, 30)) == [(103, 4)]
+
+
+def test_a_planned_part_is_found_again(tmp_path: Path) -> None:
+    journal(tmp_path, [{}, *pieces(6), {}])
+    planner, later = Planner(tmp_path, 100, SPLIT), Planner(tmp_path, 100, LIMITS)
+    for _ in range(3):
+        first = planner.next()
+        assert first is not None
+        assert later.again(first.upto, first.part) == first
+    assert uptos(later) == [(103, 2)]
+
+
+def test_a_part_is_found_again_behind_the_marks_of_an_idle_source(tmp_path: Path) -> None:
+    journal(tmp_path, [{}])
+    writer = JournalWriter(tmp_path)
+    writer.publish([], [], 150)
+    writer.close()
+    planner = Planner(tmp_path, 100, SPLIT)
+    assert planner.again(101, 20) is None
+    journal(tmp_path, pieces(4))
+    again = planner.again(101, 20)
+    assert again is not None and (again.upto, again.part, again.changes) == (101, 20, 30)
+
+
+def test_a_planned_part_is_found_again_in_a_journal_with_other_pieces(tmp_path: Path) -> None:
+    journal(tmp_path, [{}, *pieces(4, 15), {}])
+    planner = Planner(tmp_path, 101, SPLIT, 20)
+    again = planner.again(101, 40)
+    assert again is not None and [s.ordinal for s in again.slices] == [15, 30]
+    rest = planner.next()
+    assert rest is not None and [s.ordinal for s in rest.slices] == [30, 45]
+    assert planner.backlog() == 100
+
+
+def test_the_end_of_a_transaction_of_which_parts_were_rolled_back_goes_with_each_of_its_epochs(tmp_path: Path) -> None:
+    gone = int(SliceFlag.PARTLY_GONE | SliceFlag.STREAMED)
+    parts = [{**p, "flags": p["flags"] | gone} for p in pieces(6)]
+    parts[-1]["changes"] = 0
+    journal(tmp_path, parts)
+    planner = Planner(tmp_path, 100, SPLIT)
+    plans = [planner.next(), planner.next(), planner.next(), planner.next()]
+    assert [None if p is None else (p.part, [s.ordinal for s in p.beyond]) for p in plans] == [
+        (20, [50]),
+        (40, [50]),
+        (0, []),
+        None,
+    ]
+
+
 def test_a_change_waits_for_company_as_long_as_it_may(tmp_path: Path) -> None:
     journal(tmp_path, [{}])
     waiting = Planner(tmp_path, 100, Limits(1000, 1 << 20, 60.0, 1))
@@ -77,6 +150,17 @@ def test_a_change_waits_for_company_as_long_as_it_may(tmp_path: Path) -> None:
     journal(tmp_path, [{}] * 120)
     full = waiting.next()
     assert full is not None and full.changes >= 1000
+
+
+def test_a_clock_that_jumps_back_makes_no_change_wait_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal(tmp_path, [{}])
+    now = [1000.0]
+    clock = SimpleNamespace(time=lambda: time.time() - 3600, monotonic=lambda: now[0])
+    monkeypatch.setattr("penstock.engine.planner.time", clock)
+    waiting = Planner(tmp_path, 100, Limits(1000, 1 << 20, 60.0, 1))
+    assert waiting.next() is None and waiting.seconds_left() == 60
+    now[0] += 61
+    assert waiting.next() is not None
 
 
 def test_a_planned_span_is_found_again(tmp_path: Path) -> None:

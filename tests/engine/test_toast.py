@@ -50,7 +50,7 @@ def test_a_flow_that_fills_gaps_keeps_every_promise(database: Database, tmp_path
     flow.make_slot()
     flow.start()
     with load(database, seed=11) as commits:
-        wait_until(lambda: commits[0] > 400, 120, flow.output())
+        wait_until(lambda: commits[0] > 400, 120, flow.output)
     flow.wait_for_progress()
     # An epoch in which no change carries the value.
     database.execute("update accounts set v = v + 1")
@@ -58,7 +58,7 @@ def test_a_flow_that_fills_gaps_keeps_every_promise(database: Database, tmp_path
     # Identity FULL from here on: the old row is in the log.
     database.execute("alter table accounts replica identity full")
     with load(database, seed=12) as commits:
-        wait_until(lambda: commits[0] > 100, 120, flow.output())
+        wait_until(lambda: commits[0] > 100, 120, flow.output)
     flow.wait_for_progress()
     assert flow.process is not None
     flow.process.terminate()

@@ -2,38 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import sqlite3
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import psutil
 import pytest
 
 from penstock.core.position import parse_lsn
 from tests.conftest import Database
-from tests.flows import FlowUnderTest, assert_duckdb_equals_source, assert_log_is_exact, load, wait_until
+from tests.flows import SCHEMA, FlowUnderTest, assert_duckdb_equals_source, assert_log_is_exact, change_log, load, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def family(flow: FlowUnderTest, kind: str) -> list[psutil.Process]:
-    """The worker's processes of a kind: `java`, `capture`, or `lane`."""
+    """The worker's processes of a kind: `java`, `capture`, `cradle` (with the captures), or `lane`."""
     assert flow.process is not None
     found = []
     for process in psutil.Process(flow.process.pid).children(recursive=True):
         try:
             words = " ".join(process.cmdline())
-            parent = process.parent()
             if (
                 (kind == "java" and process.name() == "java")
-                or (kind == "capture" and "penstock.engine.capturing" in words)
-                or (
-                    kind == "lane"
-                    and "penstock.engine.daemon" in words
-                    and parent is not None
-                    and "penstock.engine.daemon" in " ".join(parent.cmdline())
-                )
+                or (kind == "capture" and process.name() == "capture")
+                or (kind == "cradle" and "penstock.engine.cradle" in words)
+                or (kind == "lane" and process.name() == "lane")
             ):
                 found.append(process)
         except psutil.Error:
@@ -45,7 +43,7 @@ def test_lanes_the_jvm_and_capture_may_die_and_the_flow_goes_on(flow: FlowUnderT
     process = flow.start()
     with load(database, seed=3):
         flow.wait_for_progress()
-        for victims in ("one lane", "lane", "java", "capture", "java", "lane"):
+        for victims in ("one lane", "lane", "java", "capture", "cradle", "java", "lane"):
             kind = victims.split()[-1]
             wait_until(lambda kind=kind: bool(family(flow, kind)), 60, f"no {victims} among the worker's processes")  # type: ignore[misc]
             found = family(flow, kind)
@@ -94,12 +92,12 @@ def test_a_worker_that_wakes_after_it_was_taken_over_writes_nothing(flow: FlowUn
         with load(database, seed=6):
             flow.wait_for_progress()
             second = flow.start()
-            wait_until(lambda: "waiting: another process runs the flow" in flow.output(), 60, flow.output())
+            wait_until(lambda: "waiting: another process runs the flow" in flow.output(), 60, flow.output)
             flow.wait_for_progress()
-            first.send_signal(signal.SIGSTOP)
+            stop_outside_a_transaction(flow, first)
             head = parse_lsn(str(database.rows("select pg_current_wal_flush_lsn()::text")[0][0]))
             # DuckDB's file belongs to one process, also while that stands still; the change log does not wait for it.
-            wait_until(lambda: flow.checkpoints()["log"] > head or second.poll() is not None, 120, flow.output())
+            wait_until(lambda: flow.checkpoints()["log"] > head or second.poll() is not None, 120, flow.output)
             assert second.poll() is None and "lease taken over" in flow.output(), flow.output()
             first.send_signal(signal.SIGCONT)
             assert first.wait(60) == 1, flow.output()
@@ -114,6 +112,23 @@ def test_a_worker_that_wakes_after_it_was_taken_over_writes_nothing(flow: FlowUn
     flow.drain()
     assert_duckdb_equals_source(flow)
     assert_log_is_exact(flow)
+
+
+def stop_outside_a_transaction(flow: FlowUnderTest, process: subprocess.Popen[bytes]) -> None:
+    """Stopped where it keeps nobody from the ledger; one that does is ended, which is a claim of the lease's own tests."""
+
+    def stopped() -> bool:
+        process.send_signal(signal.SIGSTOP)
+        with contextlib.closing(sqlite3.connect(flow.state / "ledger.db", timeout=0.2, isolation_level=None)) as ledger:
+            try:
+                ledger.execute("begin immediate")
+            except sqlite3.OperationalError:
+                process.send_signal(signal.SIGCONT)
+                return False
+            ledger.execute("rollback")
+        return True
+
+    wait_until(stopped, 30, "it was always within a transaction")
 
 
 def test_a_destination_that_fails_holds_back_nobody_else(flow: FlowUnderTest, database: Database) -> None:
@@ -135,7 +150,7 @@ def test_a_destination_that_fails_holds_back_nobody_else(flow: FlowUnderTest, da
         database.execute("insert into steps select generate_series(1, 100)")
         head = parse_lsn(str(database.rows("select pg_current_wal_flush_lsn()::text")[0][0]))
         before = flow.checkpoints()["warehouse"]
-        wait_until(lambda: flow.checkpoints()["log"] >= head, 90, flow.output())
+        wait_until(lambda: flow.checkpoints()["log"] >= head, 90, flow.output)
         assert flow.checkpoints()["warehouse"] == before
         confirmed = flow.confirmed()
         assert confirmed is not None and confirmed <= before
@@ -144,7 +159,7 @@ def test_a_destination_that_fails_holds_back_nobody_else(flow: FlowUnderTest, da
         holder.stdin.close()
         holder.stdout.close()
         holder.wait()
-    wait_until(lambda: flow.checkpoints()["warehouse"] >= head, 90, flow.output())
+    wait_until(lambda: flow.checkpoints()["warehouse"] >= head, 90, flow.output)
     process.terminate()
     assert process.wait(30) == 0
     assert_duckdb_equals_source(flow)
@@ -160,6 +175,23 @@ def test_the_journal_is_enough_for_a_destination_whose_ledger_was_lost(flow: Flo
     flow.drain()
     assert_duckdb_equals_source(flow)
     assert_log_is_exact(flow)
+
+
+def test_a_worker_that_is_killed_inside_of_a_big_transaction_goes_on_inside_of_it(database: Database, tmp_path: Path) -> None:
+    database.execute(SCHEMA)
+    flow = FlowUnderTest(database, tmp_path, config={"batch": {"max_rows": 50_000, "respect_source_tx": False}})
+    flow.make_slot()
+    database.execute("insert into steps select generate_series(1, 400000)")
+    process = flow.start(PENSTOCK_FAILPOINT="engine.after_checkpoint:4")
+    assert process.wait(180) == -signal.SIGKILL, flow.output()
+    with contextlib.closing(sqlite3.connect(flow.state / "ledger.db")) as connection:
+        parts = connection.execute("select part from checkpoints order by destination").fetchall()
+    assert max(parts) > (50_000,), parts
+    flow.assert_nothing_confirmed_early()
+    flow.drain()
+    assert_duckdb_equals_source(flow)
+    log = change_log(flow, "steps")
+    assert sorted(log.column("__ordinal").to_pylist()) == list(range(1, 400_001))
 
 
 def test_a_lost_slot_is_named_and_nothing_is_pretended(flow: FlowUnderTest, database: Database) -> None:

@@ -139,9 +139,14 @@ def test_event_ids_are_fixed_in_width_and_sort_as_the_log_does() -> None:
     assert sorted(ids) == [ids[i] for i in order]
 
 
-def test_an_ordinal_that_does_not_fit_is_refused() -> None:
+def test_ordinals_of_a_load_and_of_the_stream_do_not_stand_in_one_batch() -> None:
     with pytest.raises(ValueError, match="does not fit"):
-        event_ids("s", pa.array([1], pa.int64()), pa.array([2**32], pa.int64()))
+        event_ids("s", pa.array([1, 1], pa.int64()), pa.array([1, 2**32], pa.int64()))
+
+
+def test_rows_of_a_load_have_longer_ids_than_those_of_the_stream() -> None:
+    found = event_ids("s", pa.array([1], pa.int64()), pa.array([(3 << 40) + 7], pa.int64()))
+    assert found.to_pylist() == [f"s-{1:016X}-{(3 << 40) + 7:016X}"]
 
 
 def test_a_slice_of_a_batch_keeps_its_own_rows() -> None:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import sqlite3
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from penstock.core.clock import clock
 from penstock.core.epoch import Epoch
 from penstock.errors import LeaseLost, LedgerFenced
+from penstock.ledger.address import LedgerAddress
 from penstock.ledger.leases import Holder, Lease, Leases
 from penstock.ledger.ledger import Ledger
+from tests.ledger.conftest import rows
 from tests.processes import wait_until
 
 
 @pytest.fixture
-def leases(tmp_path: Path) -> Iterator[Leases]:
-    made = Leases(tmp_path / "ledger.db")
+def leases(address: LedgerAddress) -> Iterator[Leases]:
+    made = Leases(address)
     yield made
     made.close()
 
@@ -45,8 +45,8 @@ def test_a_lease_has_one_holder_until_it_is_given_up(leases: Leases) -> None:
     assert found is not None and not found.is_given_up
 
 
-def test_a_lease_that_was_not_renewed_in_time_is_taken_over(tmp_path: Path) -> None:
-    leases = Leases(tmp_path / "ledger.db", ttl=0.2)
+def test_a_lease_that_was_not_renewed_in_time_is_taken_over(address: LedgerAddress) -> None:
+    leases = Leases(address, ttl=0.2)
     mine = take(leases)
     assert mine is not None and take(leases) is None
     wait_until(lambda: take(leases) is not None)
@@ -60,13 +60,11 @@ def test_the_lease_of_a_process_that_is_gone_is_free_at_once(leases: Leases) -> 
     assert take(leases) is not None
 
 
-def test_a_lease_from_another_machine_is_watched_not_believed(tmp_path: Path, leases: Leases) -> None:
+def test_a_lease_from_another_machine_is_watched_not_believed(address: LedgerAddress, leases: Leases) -> None:
     """Its clock says nothing here, nor does its process's number."""
     theirs = take(leases, elsewhere(pid=1, started=1))
     assert theirs is not None
-    with sqlite3.connect(tmp_path / "ledger.db") as connection:
-        connection.execute("update leases set deadline = 1, expires_at = 1")
-    connection.close()
+    rows(address, "update leases set deadline = 1, expires_at = 1")
     seen = leases.find("shop")
     assert seen is not None and not seen.is_free() and take(leases) is None
     assert leases.renew("shop", theirs.generation, clock())
@@ -74,8 +72,8 @@ def test_a_lease_from_another_machine_is_watched_not_believed(tmp_path: Path, le
     assert take(leases, watched=leases.find("shop")) is not None
 
 
-def test_the_loser_of_a_lease_can_write_nothing_from_the_moment_of_the_take_over(tmp_path: Path, leases: Leases) -> None:
-    ledger = Ledger(tmp_path / "ledger.db")
+def test_the_loser_of_a_lease_can_write_nothing_from_the_moment_of_the_take_over(address: LedgerAddress, leases: Leases) -> None:
+    ledger = Ledger(address)
     mine = take(leases)
     assert mine is not None
     ledger.take_over("shop", "5ec0ffee", "{}", mine.generation)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock.core.epoch import Epoch
 from penstock.errors import LedgerFenced
+from penstock.ledger.address import LedgerAddress
 from penstock.ledger.ledger import Checkpoint, Ledger
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    made = Ledger(tmp_path / "ledger.db")
+def ledger(address: LedgerAddress) -> Iterator[Ledger]:
+    made = Ledger(address)
     generation = made.take_over("shop", "5ec0ffee", "{}")
     made.begin("shop", "warehouse", 0, generation)
     yield made
@@ -57,6 +57,12 @@ def test_letters_count_when_their_epoch_is_closed(ledger: Ledger) -> None:
     assert states(ledger) == {11: "open", 12: "waiting"}
     assert ledger.checkpoint("shop", "warehouse") == Checkpoint(20, 1)
     assert [x.attempts for x in ledger.letters.all("shop")] == [1, 0]
+
+
+def test_a_reason_may_hold_any_character(ledger: Ledger) -> None:
+    one = epoch(ledger, 1)
+    ledger.set_aside(one, one.generation, [letter(11, reason="it was \0 and ✓")], {}, {})
+    assert ledger.letters.all("shop")[0].reason == "it was \ufffd and ✓"
 
 
 def test_a_second_try_at_an_epoch_replaces_what_the_first_set_aside(ledger: Ledger) -> None:
@@ -179,4 +185,4 @@ def test_rewinding_undoes_what_planned_epochs_were_about_to_decide(ledger: Ledge
     assert states(ledger) == {11: "replaying", 12: "waiting", 21: "pending"}
     ledger.rewind("shop", "warehouse", 15, two.generation)
     assert states(ledger) == {11: "open", 12: "waiting"} and ledger.planned("shop", "warehouse") == []
-    assert ledger.checkpoint("shop", "warehouse") == Checkpoint(15, 1)
+    assert ledger.checkpoint("shop", "warehouse") == Checkpoint(15, 3)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from penstock.errors import FlowUnknown, TransitionRefused
+from penstock.ledger.address import LedgerAddress
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.lifecycle import HISTORY
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    made = Ledger(tmp_path / "ledger.db")
+def ledger(address: LedgerAddress) -> Iterator[Ledger]:
+    made = Ledger(address)
     made.take_over("shop", "5ec0ffee", '{"name": "shop"}')
     yield made
     made.close()

@@ -5,14 +5,31 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from penstock import __version__
-from penstock.cli import connectors, dead_letter, doctor, flow, publication, show, slot, steer, worker
+from penstock.cli import (
+    backfill,
+    connectors,
+    created,
+    dead_letter,
+    desired,
+    doctor,
+    flow,
+    publication,
+    server,
+    settings,
+    show,
+    slot,
+    steer,
+    token,
+    worker,
+)
 from penstock.cli.demo import command as demo
 from penstock.cli.screen import Screen
 from penstock.core.secret import mask
@@ -20,6 +37,7 @@ from penstock.embedded.cache import home_directory
 from penstock.errors import ConnectorUnknown, FlowInvalid, PenstockError
 
 FAILED, BAD_INPUT = 1, 2
+PROFILE = "PENSTOCK_PROFILE"
 CODES = "Exit codes: 0 done, 1 failed, 2 bad input or usage."
 
 app = typer.Typer(
@@ -31,16 +49,26 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("demo", short_help="Show changes moving, and prove that all arrived.")(demo.demo)
-app.command("worker", short_help="Run one flow from a file.")(worker.worker)
+app.command("up", short_help="Run everything on this machine: API, ledger and flows.")(server.up)
+app.command("server", short_help="Serve the API, and run each flow in its own process.")(server.server)
+app.command("worker", short_help="Run one flow from a file, or a created one.")(worker.worker)
 app.command("doctor", short_help="Check what a flow needs, with remedies.")(doctor.doctor)
 app.command("connectors", short_help="List connectors and their options.")(connectors.connectors)
+app.command("config", short_help="Show every setting, and where it comes from.")(settings.config)
+desired.add_to(app)
+created.add_to(flow.app)
 steer.add_to(flow.app)
 show.add_to(flow.app)
 app.add_typer(
-    flow.app, name="flow", short_help="Flows: validate, show, list, pause, resume, stop, start, reload, rewind, clean up."
+    flow.app,
+    name="flow",
+    short_help="Flows: create, update, start, pause, resume, stop, run, show, list, watch, delete, validate, …",
 )
 app.add_typer(publication.app, name="publication", short_help="The flow's publication: list, add, remove, sync, discover.")
 app.add_typer(dead_letter.app, name="dead-letter", short_help="Changes that were set aside: list, show, replay, discard.")
+app.add_typer(token.app, name="token", short_help="Tokens for a server's API: create, list, revoke.")
+app.command("audit", short_help="Who asked for what, and what became of it.")(token.audit)
+app.add_typer(backfill.app, name="backfill", short_help="Load tables while the flow streams: list, show, pause, resume, cancel.")
 app.add_typer(slot.app, name="slot", short_help="Replication slots: list, show, drop.")
 
 
@@ -54,6 +82,16 @@ def _show_version(asked: bool) -> None:
 def frame(
     version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")] = False,
     debug: Annotated[bool, typer.Option("--debug", envvar="PENSTOCK_DEBUG", help="Show tracebacks.")] = False,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile",
+            metavar="NAME",
+            envvar="PENSTOCK_PROFILE",
+            help="The server of that name in config.yaml of PENSTOCK_HOME.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Options that stand before the command; they are read where a failure is shown."""
 
@@ -65,10 +103,11 @@ def run(arguments: Sequence[str]) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
     # --debug may stand anywhere: who adds it does so at the end of a line that has just failed.
-    words = [word for word in arguments if word != "--debug"]
+    words, profile = _without_profile([word for word in arguments if word != "--debug"])
     try:
         try:
-            app(args=words, prog_name="penstock")
+            with settings.from_file(), _chosen(profile):
+                app(args=words, prog_name="penstock")
         finally:
             # Now, while somebody can answer: at the interpreter's end a closed pipe would be complained about.
             sys.stdout.flush()
@@ -87,6 +126,32 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:
         _show_unexpected(error, debug)
         return FAILED
+
+
+def _without_profile(words: list[str]) -> tuple[list[str], str | None]:
+    """The line without --profile, which may stand anywhere, and what it names."""
+    for place, word in enumerate(words):
+        if word == "--":
+            break
+        if word == "--profile" and place + 1 < len(words):
+            return [*words[:place], *words[place + 2 :]], words[place + 1]
+        if word.startswith("--profile="):
+            return [*words[:place], *words[place + 1 :]], word.partition("=")[2]
+    return words, None
+
+
+@contextmanager
+def _chosen(profile: str | None) -> Iterator[None]:
+    """Has commands use the profile as if the environment named it."""
+    before = os.environ.get(PROFILE)
+    if profile is not None:
+        os.environ[PROFILE] = profile
+    try:
+        yield
+    finally:
+        if profile is not None:
+            os.environ.pop(PROFILE)
+            os.environ.update({PROFILE: before} if before is not None else {})
 
 
 def _show_unexpected(error: Exception, debug: bool) -> None:

@@ -6,19 +6,21 @@ import datetime as dt
 import json
 import re
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.files import JsonOption, StateOption, YesOption, confirm, state_directory
+from penstock.cli.connection import ServerOption, control_plane
+from penstock.cli.files import JsonOption, StateOption, YesOption, confirm
 from penstock.cli.screen import Screen
 from penstock.core.options import format_duration
-from penstock.core.position import format_lsn
 
 if TYPE_CHECKING:
-    from penstock.control.letters import Chosen, LetterDesk
-    from penstock.ledger.letters import Letter
+    from penstock.client.plane import ControlPlane
+    from penstock.control.answers import LetterAnswer
+    from penstock.control.requests import LetterChoice
 
 app = typer.Typer(help="Changes that were set aside.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -38,18 +40,17 @@ AllOption = Annotated[bool, typer.Option("--all", help="All letters of the flow.
 def list_letters(
     flow: FlowOption,
     state: StateOption = None,
+    server: ServerOption = None,
     destination: DestinationOption = None,
     table: TableOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the changes that are set aside, in log order per destination."""
-    from penstock.control.letters import Chosen, describe
-
-    with _desk(flow, state) as desk:
-        found = desk.find(Chosen(destination=destination, table=table))
+    """List the changes that are set aside, by number."""
+    with control_plane(server, state) as plane:
+        found = list(_letters(plane, _name(flow), destination, table))
     screen = Screen()
     if as_json:
-        screen.data([describe(letter) for letter in found])
+        screen.data([_data(letter) for letter in found])
     elif found:
         screen.table(["id", "destination", "table", "key", "op", "state", "refused", "age", "code"], [_row(x) for x in found])
     else:
@@ -61,40 +62,38 @@ def show(
     flow: FlowOption,
     number: Annotated[int, typer.Option("--id", metavar="N", help="Which letter.", show_default=False)],
     state: StateOption = None,
+    server: ServerOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show one letter: why it was refused, what to do, and the change itself, values included."""
-    from penstock.control.letters import Chosen, describe
-
-    with _desk(flow, state) as desk:
-        letter = desk.find(Chosen(ids=[number]))[0]
-        change = desk.change(letter)
+    with control_plane(server, state) as plane:
+        letter = plane.letter(_name(flow), number)
     screen = Screen()
-    data = describe(letter)
     if as_json:
-        screen.data({**data, **change})
+        screen.data({**_data(letter), "change": letter.change, "unrepresentable": letter.unrepresentable})
         return
     screen.line(f"dead letter {letter.id}", "bold")
     for label, value in (
         ("destination", letter.destination),
-        ("table", letter.qualified),
-        ("key", letter.key or "none"),
+        ("table", f"{letter.table_schema}.{letter.table}"),
+        ("key", _key(letter)),
         ("operation", letter.op),
-        ("position", f"{format_lsn(letter.position)}, change {letter.ordinal}"),
-        ("state", f"{data['state']}, refused {_times(letter.attempts)}, set aside {_age(letter)} ago"),
+        ("position", f"{letter.position}, change {letter.ordinal}"),
+        ("state", f"{letter.state}, refused {_times(letter.attempts)}, set aside {_age(letter)} ago"),
         ("reason", f"{letter.code}: {letter.reason}"),
     ):
         screen.line(f"  {label:<12} {value}")
-    screen.line(f"  → {data['remedy']}", "yellow")
-    for column, text in change.get("unrepresentable", {}).items():
+    screen.line(f"  → {letter.remedy}", "yellow")
+    for column, text in letter.unrepresentable.items():
         screen.line(f"  does not fit: {column} = {text}")
-    screen.line(json.dumps(change.get("change"), ensure_ascii=False))
+    screen.line(json.dumps(letter.change, ensure_ascii=False))
 
 
 @app.command("replay")
 def replay(
     flow: FlowOption,
     state: StateOption = None,
+    server: ServerOption = None,
     ids: IdOption = None,
     everything: AllOption = False,
     destination: DestinationOption = None,
@@ -105,14 +104,14 @@ def replay(
 
     One that is refused again stays, and says why. Exit codes: 0 marked, 1 a letter is not there, 2 none was named.
     """
-    with _desk(flow, state) as desk:
-        found = desk.find(_chosen(ids, everything, destination, table))
-        done = desk.replay(found)
+    choice = _chosen(ids, everything, destination, table)
+    with control_plane(server, state) as plane:
+        answer = plane.replay(_name(flow), choice)
     screen = Screen()
     if as_json:
-        screen.data({"marked": [x.id for x in done], "already": [x.id for x in found if x not in done]})
-    elif done:
-        screen.line(f"{_count(done)} marked: the worker delivers them within seconds, or when it next runs", "green")
+        screen.data({"marked": answer.done, "already": answer.left})
+    elif answer.done:
+        screen.line(f"{_count(answer.done)} marked: the worker delivers them within seconds, or when it next runs", "green")
     else:
         screen.line("nothing to do")
 
@@ -121,6 +120,7 @@ def replay(
 def discard(
     flow: FlowOption,
     state: StateOption = None,
+    server: ServerOption = None,
     ids: IdOption = None,
     everything: AllOption = False,
     destination: DestinationOption = None,
@@ -132,26 +132,33 @@ def discard(
 
     Exit codes: 0 removed, 1 refused or not there, 2 none was named.
     """
-    with _desk(flow, state) as desk:
-        found = desk.find(_chosen(ids, everything, destination, table))
-        if found and not yes:
-            Screen(sys.stderr).line(f"{_count(found)}: these changes will never reach the destination", "yellow")
-            confirm(f"Discard {_count(found)}?")
-        done = desk.discard(found)
+    choice = _chosen(ids, everything, destination, table)
+    with control_plane(server, state) as plane:
+        name = _name(flow)
+        if not yes:
+            found = [x for x in _letters(plane, name, destination, table) if not ids or x.id in ids]
+            if found:
+                Screen(sys.stderr).line(f"{_count(found)}: these changes will never reach the destination", "yellow")
+                confirm(f"Discard {_count(found)}?")
+                # What came meanwhile was not asked about.
+                choice = choice.model_copy(update={"ids": [x.id for x in found]}) if not ids else choice
+        answer = plane.discard(name, choice)
     screen = Screen()
-    busy = [x.id for x in found if x not in done]
+    done, busy = answer.done, answer.left
     if as_json:
-        screen.data({"discarded": [x.id for x in done], "in_delivery": busy})
+        screen.data({"discarded": done, "in_delivery": busy})
     else:
         screen.line(f"{_count(done)} discarded" if done else "nothing to do", "green" if done else "")
         if busy:
             screen.line(f"in delivery now, and left alone: {', '.join(map(str, busy))}")
 
 
-def _desk(flow: str, state: Path | None) -> LetterDesk:
-    from penstock.control.letters import LetterDesk
-
-    return LetterDesk(_name(flow), state_directory(state))
+def _letters(plane: ControlPlane, flow: str, destination: str | None, table: str | None) -> Iterator[LetterAnswer]:
+    after: int | None = 0
+    while after is not None:
+        page = plane.letters(flow, destination=destination, table=table, after=after, limit=500)
+        yield from page.letters
+        after = page.next
 
 
 def _name(flow: str) -> str:
@@ -165,24 +172,30 @@ def _name(flow: str) -> str:
     return name if isinstance(name, str) else flow
 
 
-def _chosen(ids: list[int] | None, everything: bool, destination: str | None, table: str | None) -> Chosen:
-    from penstock.control.letters import Chosen
+def _chosen(ids: list[int] | None, everything: bool, destination: str | None, table: str | None) -> LetterChoice:
+    from penstock.control.requests import LetterChoice
 
     if not ids and not everything and destination is None and table is None:
         raise typer.BadParameter("name letters with --id, --table, --destination or --all")
-    return Chosen(tuple(ids or ()), destination, table)
+    return LetterChoice(ids=ids or [], destination=destination, table=table, all=everything)
 
 
-def _row(letter: Letter) -> list[str]:
-    from penstock.control.letters import describe
-
-    data = describe(letter)
-    about = [letter.op, data["state"], _times(letter.attempts), _age(letter), letter.code]
-    return [str(letter.id), letter.destination, letter.qualified, letter.key or "none", *about]
+def _row(letter: LetterAnswer) -> list[str]:
+    about = [letter.op, letter.state, _times(letter.attempts), _age(letter), letter.code]
+    return [str(letter.id), letter.destination, f"{letter.table_schema}.{letter.table}", _key(letter), *about]
 
 
-def _age(letter: Letter) -> str:
-    seconds = max(0, int(dt.datetime.now(dt.UTC).timestamp() - letter.created_at / 1e6))
+def _key(letter: LetterAnswer) -> str:
+    return json.dumps(letter.key, ensure_ascii=False, separators=(",", ":")) if letter.key is not None else "none"
+
+
+def _data(letter: LetterAnswer) -> dict[str, Any]:
+    data = letter.model_dump(mode="json", exclude={"change", "unrepresentable"})
+    return {**data, "schema": data.pop("table_schema")}
+
+
+def _age(letter: LetterAnswer) -> str:
+    seconds = max(0, int((dt.datetime.now(dt.UTC) - letter.set_aside_at).total_seconds()))
     for step in (86400, 3600, 60):
         if seconds >= step:
             return format_duration(float(seconds // step * step))
@@ -193,5 +206,5 @@ def _times(count: int) -> str:
     return {0: "never", 1: "once", 2: "twice"}.get(count, f"{count} times")
 
 
-def _count(letters: list[Letter]) -> str:
+def _count(letters: Sequence[object]) -> str:
     return f"{len(letters)} letter{'s' if len(letters) != 1 else ''}"

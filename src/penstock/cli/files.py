@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +21,10 @@ FlowOption = Annotated[Path, typer.Option("--flow", metavar="FILE", help="The fl
 StateOption = Annotated[
     Path | None,
     typer.Option(
-        "--state", metavar="DIR", help="Ledger, journals, caches and logs; PENSTOCK_HOME, else ~/.penstock.", show_default=False
+        "--state",
+        metavar="DIR",
+        help="Ledger (unless PENSTOCK_DATABASE_URL), journals and logs; PENSTOCK_HOME, else ~/.penstock.",
+        show_default=False,
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Answer with JSON for programs.")]
@@ -48,3 +54,32 @@ def running_flow(file: Path) -> Flow:
     if flow is None or problems:
         raise FlowInvalid.of(os.fspath(file), problems)
     return flow
+
+
+@dataclass(frozen=True)
+class NamedFlow:
+    """A flow that was given by its file, or by its name in the ledger."""
+
+    file: Path | None
+    read: Callable[[], Flow]
+    """The flow as it runs here, from its definition as that is now; FlowInvalid, FlowUnknown."""
+
+
+def named_flow(given: str, home: Path) -> NamedFlow:
+    """The flow of that file or, where there is none of that name, the one that was created under it."""
+    path = Path(given)
+    if path.exists() or not re.fullmatch(r"[A-Za-z0-9_-]{1,63}", given):
+        return NamedFlow(path, lambda: running_flow(path))
+    return NamedFlow(None, lambda: _created(given, home))
+
+
+def _created(name: str, home: Path) -> Flow:
+    from penstock.control.lifecycle import existing_ledger
+    from penstock.control.stored import stored_flow
+    from penstock.ledger.ledger import Ledger
+
+    ledger = Ledger(existing_ledger(name, home))
+    try:
+        return stored_flow(ledger, name)
+    finally:
+        ledger.close()

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.files import FlowOption, JsonOption, running_flow
+from penstock.cli.connection import ServerOption
+from penstock.cli.files import JsonOption, StateOption
+from penstock.cli.of_file import FlowOption, source_plane
 from penstock.cli.screen import Screen
 from penstock.core.options import format_size
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from penstock.sources.postgres.publishing import Candidate, Change, Publishing
+    from penstock.control.source_answers import CandidateAnswer, PublicationChange, PublishedTableAnswer
 
 app = typer.Typer(help="The flow's publication on the server.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -34,30 +31,21 @@ class Mode(StrEnum):
     sync = "sync"
 
 
-@contextmanager
-def _opened(file: Path) -> Iterator[Publishing]:
-    from penstock.control.objects import source_part
-
-    with source_part(running_flow(file), "publication") as found:
-        yield found
-
-
 @app.command("list")
-def list_tables(flow: FlowOption, as_json: JsonOption = False) -> None:
+def list_tables(flow: FlowOption, state: StateOption = None, server: ServerOption = None, as_json: JsonOption = False) -> None:
     """List the tables that the publication sends, with column lists and row filters."""
-    with _opened(flow) as publishing:
-        found, tables = publishing.published()
+    with source_plane(flow, state, server) as (plane, name):
+        found = plane.publication(name)
     screen = Screen()
     if as_json:
-        facts = {"name": found.name, "owner": found.owner, "made_by_flow": found.made_here, "all_tables": found.everything}
-        facts |= {"schemas": list(found.schemas), "operations": list(found.operations), "via_root": found.via_root}
-        screen.data({**facts, "tables": [asdict(t) for t in tables]})
+        tables = [{**_data(t), "columns": t.columns or None} for t in found.tables]
+        screen.data({**found.model_dump(mode="json"), "tables": tables})
         return
-    whose = "made by this flow" if found.made_here else f"made by others, owner {found.owner}"
+    whose = "made by this flow" if found.made_by_flow else f"made by others, owner {found.owner}"
     screen.line(f"publication {found.name} ({whose}) sends {', '.join(found.operations) or 'nothing'}", "bold")
     rows = [
-        [f"{t.schema}.{t.name}", t.by, ", ".join(t.columns) if t.columns else "all", t.filter or "", "yes" if t.asked else "no"]
-        for t in tables
+        [f"{t.table_schema}.{t.table}", t.by, ", ".join(t.columns) or "all", t.filter or "", "yes" if t.asked else "no"]
+        for t in found.tables
     ]
     if rows:
         screen.table(["table", "sent by", "columns", "rows where", "in patterns"], rows)
@@ -71,15 +59,17 @@ def discover(
     tables: Annotated[
         list[str] | None, typer.Argument(metavar="[PATTERN...]", help="Only tables that fit.", show_default=False)
     ] = None,
+    state: StateOption = None,
+    server: ServerOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List the tables that could be published: key, identity, estimated size, and whether they are published."""
-    with _opened(flow) as publishing:
-        found, notes = publishing.discover(tables or ())
-        name = publishing.name
+    with source_plane(flow, state, server) as (plane, name):
+        answer = plane.candidates(name, tables or ())
+    found = answer.tables
     screen = Screen()
     if as_json:
-        screen.data({"publication": name, "tables": [asdict(t) for t in found], "notes": notes})
+        screen.data({**answer.model_dump(mode="json"), "tables": [_data(t) for t in found]})
         return
     headings = ["table", "key", "identity", "rows", "size", "published", "in patterns"]
     if found:
@@ -90,22 +80,39 @@ def discover(
         if table.problem and (tables or table.asked or table.published):
             screen.line(f"  ✗ {table.problem}", "red")
             screen.line(f"      → {table.remedy}", "yellow")
-    for note in notes:
+    for note in answer.notes:
         screen.line(f"  note: {note}")
 
 
 @app.command("add")
-def add(flow: FlowOption, tables: Tables, as_json: JsonOption = False) -> None:
-    """Add tables to the publication; nothing is changed when one of them cannot be."""
-    with _opened(flow) as publishing:
-        _show(publishing.name, publishing.add(tables), as_json)
+def add(
+    flow: FlowOption,
+    tables: Tables,
+    snapshot: Annotated[bool, typer.Option("--snapshot", help="Load their rows first, while the flow goes on.")] = False,
+    state: StateOption = None,
+    server: ServerOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Add tables to the publication; nothing is changed when one of them cannot be.
+
+    Without --snapshot only what is written from then on is delivered. With it the flow's worker loads the rows that are there,
+    at once or when it next runs, and the tables go over to streaming without gap or overlap.
+    """
+    with source_plane(flow, state, server) as (plane, name):
+        change = plane.add_tables(name, tables, snapshot=snapshot)
+    _show(change, as_json)
+    if change.backfill is not None and not as_json:
+        shows = f"`penstock backfill show {flow} {change.backfill}` shows its progress"
+        Screen().line(f"load {change.backfill} asked for; {shows}", "green")
 
 
 @app.command("remove")
-def remove(flow: FlowOption, tables: Tables, as_json: JsonOption = False) -> None:
+def remove(
+    flow: FlowOption, tables: Tables, state: StateOption = None, server: ServerOption = None, as_json: JsonOption = False
+) -> None:
     """Take tables out of the publication; the tables themselves are not touched."""
-    with _opened(flow) as publishing:
-        _show(publishing.name, publishing.remove(tables), as_json)
+    with source_plane(flow, state, server) as (plane, name):
+        _show(plane.remove_tables(name, tables), as_json)
 
 
 @app.command("sync")
@@ -116,27 +123,33 @@ def sync(
         typer.Option("--mode", help="add, or sync, which also drops; the flow's own setting if not given.", show_default=False),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")] = False,
+    state: StateOption = None,
+    server: ServerOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Bring the publication in line with the flow's patterns; makes it if there is none."""
-    with _opened(flow) as publishing:
-        change = publishing.sync(mode.value if mode else None, dry=dry_run)
-        _show(publishing.name, change, as_json, dry=dry_run)
+    with source_plane(flow, state, server) as (plane, name):
+        _show(plane.sync_publication(name, mode.value if mode else None, dry_run=dry_run), as_json)
 
 
-def _row(table: Candidate) -> list[str]:
-    name = f"{table.schema}.{table.name}" + (" (partitioned)" if table.partitioned else "")
+def _row(table: CandidateAnswer) -> list[str]:
+    name = f"{table.table_schema}.{table.table}" + (" (partitioned)" if table.partitioned else "")
     rows = f"~{table.rows:,}" if table.rows is not None else "unknown"
     published, asked = ("yes" if flag else "no" for flag in (table.published, table.asked))
     return [name, ", ".join(table.key) or "none", table.identity, rows, format_size(table.bytes), published, asked]
 
 
-def _show(name: str, change: Change, as_json: bool, *, dry: bool = False) -> None:
+def _data(table: CandidateAnswer | PublishedTableAnswer) -> dict[str, Any]:
+    data = table.model_dump(mode="json")
+    return {"schema": data.pop("table_schema"), "name": data.pop("table"), **data}
+
+
+def _show(change: PublicationChange, as_json: bool) -> None:
     screen = Screen()
     if as_json:
-        screen.data({"publication": name, "dry_run": dry, **asdict(change)})
+        screen.data(change.model_dump(mode="json"))
         return
-    would = "would be " if dry else ""
+    would, name = "would be " if change.dry_run else "", change.publication
     if change.created:
         screen.line(f"publication {name} {would}created", "green")
     for table in change.added:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.cli.connection import ServerOption
 from penstock.cli.files import JsonOption, StateOption, state_directory
 from penstock.cli.screen import Screen
+from penstock.cli.shown import list_flows as list_remote
+from penstock.cli.shown import show_flow
 from penstock.cli.steer import FlowArgument, name_of
 from penstock.core.options import format_size
 from penstock.core.position import format_lsn
@@ -38,7 +41,7 @@ def add_to(app: typer.Typer) -> None:
     app.command("list")(list_flows)
 
 
-def show(flow: FlowArgument, state: StateOption = None, as_json: JsonOption = False) -> None:
+def show(flow: FlowArgument, state: StateOption = None, server: ServerOption = None, as_json: JsonOption = False) -> None:
     """Show a flow: each destination's position, lag and state, what the source was told, and why not more.
 
     Asks the ledger, the journal and the running worker's picture; neither source nor destinations are touched.
@@ -46,6 +49,9 @@ def show(flow: FlowArgument, state: StateOption = None, as_json: JsonOption = Fa
     from penstock.control.overview import Overview
 
     name, file = name_of(flow)
+    if server:
+        show_flow(Screen(), server, name, as_json)
+        return
     with Overview(state_directory(state), name) as overview:
         view = overview.view(name, _definition(file) if file is not None else None)
     screen = Screen()
@@ -55,10 +61,23 @@ def show(flow: FlowArgument, state: StateOption = None, as_json: JsonOption = Fa
     _show(screen, view)
 
 
-def list_flows(state: StateOption = None, as_json: JsonOption = False) -> None:
-    """List the flows of the state directory."""
+def list_flows(
+    state: StateOption = None,
+    labels: Annotated[
+        str, typer.Option("--labels", metavar="SELECTOR", help="From a server: team=shop,env!=test,tier,!old")
+    ] = "",
+    states: Annotated[
+        list[str] | None, typer.Option("--in-state", metavar="STATE", help="From a server: only these; may be repeated.")
+    ] = None,
+    server: ServerOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the flows of the state directory, or of a server."""
     from penstock.control.overview import Overview
 
+    if server:
+        list_remote(Screen(), server, labels, states or [], as_json)
+        return
     with Overview(state_directory(state)) as overview:
         views = [overview.view(name, events=0) for name in overview.names()[:LIMIT]]
     screen = Screen()
@@ -142,7 +161,13 @@ def _row(view: DestinationView) -> list[str]:
 
 
 def _trouble(screen: Screen, view: DestinationView) -> None:
-    """Why a destination does not go on, since when, and what comes next."""
+    """Why a destination, or a table of it, does not go on, since when, and what comes next."""
+    for row in view.quarantined:
+        words = {"asked": "its release is asked for", "catching_up": "is being caught up"}
+        doing = words.get(row.state, "quarantined")
+        missed = f"{row.passed:,} changes passed over since {format_lsn(row.position)}, {_ago(row.since / 1e6)}"
+        screen.line(f"  {view.name}: {row.qualified} {doing}: {row.code}: {row.reason}; {missed}", "yellow")
+        screen.line(f"      → {row.remedy} {row.release_command}", "yellow")
     if view.error is None:
         return
     since = f", for {_span(max(0.0, time.time() - view.since))}" if view.since else ""
@@ -160,6 +185,7 @@ def _worst(view: FlowView) -> float | None:
 
 def _health(view: FlowView) -> str:
     bad = [f"{d.state} {d.name}" for d in view.destinations if d.state in ("retrying", "failed")]
+    bad += [f"{len(d.quarantined)} quarantined {d.name}" for d in view.destinations if d.quarantined]
     return ", ".join(sorted(bad)) or f"{len(view.destinations)}"
 
 

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.files import FlowOption, JsonOption, YesOption, confirm, running_flow
+from penstock.cli.connection import ServerOption
+from penstock.cli.files import JsonOption, StateOption, YesOption, confirm
+from penstock.cli.of_file import FlowOption, source_plane
 from penstock.cli.screen import Screen
 from penstock.core.options import format_size
-from penstock.core.position import format_lsn
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from penstock.sources.postgres.slots import SlotFigures, Slots
+    from penstock.control.source_answers import SlotAnswer
 
 app = typer.Typer(help="Replication slots on the server.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -27,22 +24,15 @@ NameOption = Annotated[
 ]
 
 
-@contextmanager
-def _opened(file: Path) -> Iterator[Slots]:
-    from penstock.control.objects import source_part
-
-    with source_part(running_flow(file), "slots") as found:
-        yield found
-
-
 @app.command("list")
-def list_slots(flow: FlowOption, as_json: JsonOption = False) -> None:
+def list_slots(flow: FlowOption, state: StateOption = None, server: ServerOption = None, as_json: JsonOption = False) -> None:
     """List every slot of the server; the flow's own is marked."""
-    with _opened(flow) as slots:
-        found, own = slots.all(), slots.own
+    with source_plane(flow, state, server) as (plane, name):
+        answer = plane.slots(name)
+    found, own = answer.slots, answer.own
     screen = Screen()
     if as_json:
-        screen.data([_data(s) for s in found])
+        screen.data([slot.model_dump(mode="json") for slot in found])
         return
     rows = [_row(s) for s in found]
     if rows:
@@ -52,13 +42,19 @@ def list_slots(flow: FlowOption, as_json: JsonOption = False) -> None:
 
 
 @app.command("show")
-def show(flow: FlowOption, name: NameOption = None, as_json: JsonOption = False) -> None:
+def show(
+    flow: FlowOption,
+    name: NameOption = None,
+    state: StateOption = None,
+    server: ServerOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """Show all that the server says about the flow's slot."""
-    with _opened(flow) as slots:
-        found = slots.show(name)
+    with source_plane(flow, state, server) as (plane, who):
+        found = plane.slot(who, name)
     screen = Screen()
     if as_json:
-        screen.data(_data(found))
+        screen.data(found.model_dump(mode="json"))
         return
     screen.line(f"slot {found.name}", "bold")
     for label, value in _lines(found):
@@ -66,45 +62,46 @@ def show(flow: FlowOption, name: NameOption = None, as_json: JsonOption = False)
 
 
 @app.command("drop")
-def drop(flow: FlowOption, name: NameOption = None, yes: YesOption = False, as_json: JsonOption = False) -> None:
+def drop(
+    flow: FlowOption,
+    name: NameOption = None,
+    yes: YesOption = False,
+    state: StateOption = None,
+    server: ServerOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """Drop the flow's slot: what it has not delivered is lost. Refused while somebody reads from it."""
-    with _opened(flow) as slots:
-        found = slots.free(name)
-        warning = _loss(found)
+    from penstock.control.source_objects import loss
+
+    with source_plane(flow, state, server) as (plane, who):
         if not yes:
-            Screen(sys.stderr).line(f"slot {found.name}: {warning}", "yellow")
-            confirm(f"Drop slot {found.name}?")
-        slots.drop(found.name)
+            found = plane.slot(who, name)
+            # One that somebody reads from is refused by whoever is asked to drop it, with who that is: no need for a question.
+            if not found.active:
+                Screen(sys.stderr).line(f"slot {found.name}: {loss(found)}", "yellow")
+                confirm(f"Drop slot {found.name}?")
+        done = plane.drop_slot(who, name)
     screen = Screen()
     if as_json:
-        screen.data({"dropped": found.name, "lost": warning, **_data(found)})
+        screen.data({"dropped": done.slot.name, "lost": done.lost, **done.slot.model_dump(mode="json")})
     else:
-        screen.line(f"slot {found.name} dropped: {warning}", "green")
+        screen.line(f"slot {done.slot.name} dropped: {done.lost}", "green")
 
 
-def _row(slot: SlotFigures) -> list[str]:
+def _row(slot: SlotAnswer) -> list[str]:
     lag, retained = _size(slot.lag_bytes), _size(slot.retained_bytes)
     return ["*" if slot.own else "", slot.name, slot.database or slot.kind, _active(slot), lag, retained, slot.status or "none"]
 
 
-def _loss(slot: SlotFigures) -> str:
-    after = "whoever reads by it has to begin anew"
-    if slot.confirmed is not None:
-        after = f"changes after {format_lsn(slot.confirmed)} can no longer be had ({_size(slot.lag_bytes)} of log)"
-    freed = f"; {_size(slot.retained_bytes)} of WAL may go" if slot.retained_bytes is not None else ""
-    begin = "; a flow with a journal cannot go on without it" if slot.own else ""
-    return f"{after}{freed}{begin}"
-
-
-def _lines(slot: SlotFigures) -> Iterator[tuple[str, str]]:
+def _lines(slot: SlotAnswer) -> Iterator[tuple[str, str]]:
     yield "kind", f"{slot.kind}, {slot.plugin}" if slot.plugin else slot.kind
     if slot.database:
         yield "database", slot.database
     yield "active", _active(slot) + (f", {slot.reader}" if slot.active and slot.reader else "")
     if slot.idle_since and not slot.active:
         yield "inactive since", slot.idle_since
-    yield "confirmed", format_lsn(slot.confirmed) if slot.confirmed is not None else "nowhere yet"
-    yield "restart", format_lsn(slot.restart) if slot.restart is not None else "nowhere"
+    yield "confirmed", slot.confirmed or "nowhere yet"
+    yield "restart", slot.restart or "nowhere"
     yield "lag", _size(slot.lag_bytes)
     yield "WAL retained", _size(slot.retained_bytes)
     unlimited = "none: it is lost" if slot.status == "lost" or slot.reason else "no limit is set"
@@ -118,7 +115,7 @@ def _lines(slot: SlotFigures) -> Iterator[tuple[str, str]]:
     yield "invalidated", slot.reason or "no"
 
 
-def _active(slot: SlotFigures) -> str:
+def _active(slot: SlotAnswer) -> str:
     return f"yes, by process {slot.pid}" if slot.active else "no"
 
 
@@ -128,10 +125,3 @@ def _yes(flag: bool) -> str:
 
 def _size(count: int | None) -> str:
     return format_size(count) if count is not None else "unknown"
-
-
-def _data(slot: SlotFigures) -> dict[str, Any]:
-    data = asdict(slot)
-    for key in ("confirmed", "restart"):
-        data[key] = format_lsn(data[key]) if data[key] is not None else None
-    return data

@@ -10,9 +10,10 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.files import FlowOption, StateOption, running_flow, state_directory
+from penstock.cli.files import StateOption, named_flow, state_directory
 from penstock.cli.screen import Screen
 from penstock.cli.stopping import Running, stopping
+from penstock.core.position import parse_lsn
 from penstock.core.secret import has_reference
 from penstock.errors import LedgerUnusable
 
@@ -26,8 +27,18 @@ class Level(StrEnum):
     error = "error"
 
 
+class Mode(StrEnum):
+    """What a run does."""
+
+    cdc = "cdc"
+    backfill = "backfill"
+
+
 def worker(
-    flow: FlowOption,
+    flow: Annotated[
+        str,
+        typer.Option("--flow", metavar="FILE|NAME", help="The flow file, or the name of a created flow.", show_default=False),
+    ],
     state: StateOption = None,
     max_empty_reads: Annotated[
         int | None,
@@ -38,19 +49,51 @@ def worker(
     no_wait: Annotated[
         bool, typer.Option("--no-wait", help="Refuse at once when another worker runs the flow, instead of waiting for its turn.")
     ] = False,
+    start_lsn: Annotated[
+        str | None,
+        typer.Option(
+            "--start-lsn",
+            metavar="LSN",
+            help="Deliver again from the journal what came after a position; a flow that has no journal yet begins there.",
+            show_default=False,
+        ),
+    ] = None,
+    destination: Annotated[
+        str | None,
+        typer.Option("--destination", metavar="NAME", help="With --start-lsn: only to this destination.", show_default=False),
+    ] = None,
+    mode: Annotated[
+        Mode,
+        typer.Option("--mode", help="cdc runs the flow; backfill only finishes its loads, the first one included, and ends."),
+    ] = Mode.cdc,
+    resolve_staging: Annotated[
+        bool,
+        typer.Option("--resolve-staging", help="Once no load is open, merge staging tables as `flow resolve-staging` does."),
+    ] = False,
     level: Annotated[Level, typer.Option("--log-level", help="How much is logged.")] = Level.info,
 ) -> None:
-    """Run one flow from a file, with a SQLite ledger, until SIGTERM or Ctrl-C; SIGHUP reads the file again.
+    """Run one flow from a file, or one that was created, until SIGTERM or Ctrl-C; SIGHUP reads its definition again.
 
     While another worker runs the flow this one waits, and carries on when that has ended or stands still.
 
+    --start-lsn is for one run: a worker that is started with it again delivers again. It is refused, with the reason, when
+    neither journal nor server has the position any more.
+
+    --mode backfill loads a new flow's tables, whatever `snapshot` says, or finishes the loads that are open; the flow streams
+    meanwhile, and goes on from there with its next start. `penstock backfill` asks for loads.
+
     Exit codes: 0 stopped or nothing left, 1 failed, 2 the flow file has problems.
     """
+    from penstock.engine.replaying import Replay
     from penstock.observe import log
 
-    definition = running_flow(flow)
+    if destination is not None and start_lsn is None:
+        raise typer.BadParameter("goes with --start-lsn", param_hint="--destination")
+    replay = Replay(_position(start_lsn), destination) if start_lsn is not None else None
     home = state_directory(state)
-    path = home / "logs" / "worker.log"
+    found = named_flow(flow, home)
+    definition = found.read()
+    path = home / "logs" / ("worker.log" if found.file is not None else f"worker-{definition.name}.log")
     try:
         log.configure(level.value, path)
     except OSError as error:
@@ -61,8 +104,9 @@ def worker(
     from penstock.engine.worker import Worker
 
     # A secret behind a reference may be changed while the flow runs.
-    refers = has_reference(flow.read_text(errors="replace"))
-    run = Worker(definition, home, reload=lambda: running_flow(flow), refers=refers)
+    refers = found.file is None or has_reference(found.file.read_text(errors="replace"))
+    asked = {"replay": replay, "loads_only": mode is Mode.backfill, "resolves": resolve_staging}
+    run = Worker(definition, home, reload=found.read, refers=refers, **asked)  # type: ignore[arg-type]
     on_terminal = os.isatty(0)
 
     def hear(*_: object) -> None:
@@ -77,3 +121,10 @@ def worker(
 
     with stopping(stop):
         Running("worker", lambda: run.run(max_empty_reads, wait=not no_wait)).wait()
+
+
+def _position(text: str) -> int:
+    try:
+        return parse_lsn(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--start-lsn") from error

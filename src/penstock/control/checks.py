@@ -17,7 +17,7 @@ from penstock.core.schema import TableSchema
 from penstock.core.secret import mask
 from penstock.destinations.base import Destination, DestinationOptions, Place
 from penstock.embedded.java import find_java
-from penstock.engine.places import journal_directory, ledger_path, staging_directory
+from penstock.engine.places import journal_directory, ledger_address, staging_directory
 from penstock.errors import LedgerUnusable, PenstockError, TableWithoutKey
 from penstock.journal.reader import journal_mark
 from penstock.ledger.ledger import Ledger
@@ -65,7 +65,7 @@ def examine(flow: Flow, state: Path) -> Iterator[Group]:
 def _journal_end(flow: Flow, state: Path) -> int | None:
     """Where the flow's journal ends, or how far its destinations have come; None for a flow that has never run here."""
     end = journal_mark(journal_directory(flow, state))
-    path = ledger_path(state)
+    path = ledger_address(state)
     if end is not None or not path.exists():
         return end
     ledger = Ledger(path)
@@ -77,7 +77,7 @@ def _journal_end(flow: Flow, state: Path) -> int | None:
 
 def _memory(flow: Flow, state: Path) -> dict[str, Any]:
     """What the flow's last run knew of its source."""
-    path = ledger_path(state)
+    path = ledger_address(state)
     if not path.exists():
         return {}
     ledger = Ledger(path)
@@ -132,6 +132,16 @@ def _worker(state: Path) -> Iterator[Finding]:
     else:
         error = LedgerUnusable(f"{state} cannot be written.", remedy="Mend its rights, or choose another directory with --state.")
         yield Finding("state directory", False, error.message, error.remedy, error.code)
+    yield from _guarded("ledger", partial(_ledger, state))
+
+
+def _ledger(state: Path) -> list[Finding]:
+    address = ledger_address(state)
+    if not address.is_shared:
+        return []
+    # It is opened, and so made ready: that it cannot be is what an operator wants to know before a worker is started.
+    Ledger(address).close()
+    return [Finding("ledger", True, str(address))]
 
 
 def _guarded(subject: str, look: Callable[[], list[Finding]]) -> list[Finding]:

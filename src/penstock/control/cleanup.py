@@ -12,10 +12,11 @@ from typing import Self
 from penstock.core.connectors import find
 from penstock.core.flow import Flow
 from penstock.engine.lease import holding
-from penstock.engine.places import journal_directory, ledger_path, run_directory, staging_directory
+from penstock.engine.places import journal_directory, ledger_address, run_directory, staging_directory
 from penstock.errors import LedgerUnusable
 from penstock.journal.retention import journal_size
 from penstock.journal.segment import catalog_path, segment_numbers
+from penstock.ledger.address import LedgerAddress
 from penstock.ledger.ledger import Ledger
 from penstock.sources.base import Belonging, Source
 
@@ -26,7 +27,7 @@ class LocalState:
 
     journal: Path | None
     journal_bytes: int
-    ledger: Path | None
+    ledger: LedgerAddress | None
     """The ledger, if it has rows of the flow."""
     directories: tuple[Path, ...]
 
@@ -45,8 +46,9 @@ class Cleanup:
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        if self._state.exists():
-            self._stack.enter_context(holding(ledger_path(self._state), self._flow.name, "flow cleanup"))
+        address = ledger_address(self._state)
+        if address.is_shared or self._state.exists():
+            self._stack.enter_context(holding(address, self._flow.name, "flow cleanup"))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -66,8 +68,12 @@ class Cleanup:
         with self._source() as source:
             removed = source.drop()
         if remove_state:
-            self._remove(self._local())
+            self.remove_state()
         return removed
+
+    def remove_state(self) -> None:
+        """Removes the flow's local state and nothing on the server."""
+        self._remove(self._local())
 
     @contextmanager
     def _source(self) -> Iterator[Source]:
@@ -81,7 +87,7 @@ class Cleanup:
     def _local(self) -> LocalState:
         journal = journal_directory(self._flow, self._state)
         there = bool(segment_numbers(journal))
-        path = ledger_path(self._state)
+        path = ledger_address(self._state)
         known = False
         if path.exists():
             ledger = Ledger(path)

@@ -11,7 +11,7 @@ from typing import Any, Self
 from penstock.core.options import matches
 from penstock.core.packing import unpack
 from penstock.core.position import format_lsn
-from penstock.engine.places import ledger_path
+from penstock.engine.places import ledger_address
 from penstock.errors import LetterMissing, remedy_of
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.letters import WAITING, Letter
@@ -37,19 +37,20 @@ class Chosen:
 
 
 class LetterDesk:
-    """One flow's letters in the ledger of a state directory; LetterMissing when the flow has never run from there."""
+    """One flow's letters in the ledger of a state directory; LetterMissing when no worker has run the flow."""
 
-    def __init__(self, flow: str, state: Path) -> None:
-        path = ledger_path(state)
-        known = path.exists()
+    def __init__(self, flow: str, state: Path, opened: Ledger | None = None) -> None:
+        """A ledger that is `opened` already is its owner's to close."""
+        path = ledger_address(state)
         self._flow = flow
-        self._ledger = Ledger(path) if known else None
+        self._owned = opened is None
+        self._ledger = opened or (Ledger(path) if path.exists() else None)
         identity = self._ledger.identity(flow) if self._ledger is not None else None
         if identity is None:
             self.close()
             raise LetterMissing(
-                f"flow {flow} has never run from the state directory {state}",
-                remedy="Check the flow's name; --state names the directory that its worker uses.",
+                f"the ledger {path} knows no flow named {flow}",
+                remedy="Check the flow's name; --state or PENSTOCK_DATABASE_URL names the ledger that its worker uses.",
             )
         self._identity = identity
 
@@ -61,7 +62,7 @@ class LetterDesk:
 
     def close(self) -> None:
         """Gives back the ledger."""
-        if self._ledger is not None:
+        if self._ledger is not None and self._owned:
             self._ledger.close()
 
     def find(self, chosen: Chosen) -> list[Letter]:

@@ -10,13 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from penstock.engine.places import ledger_path
+from penstock.engine.places import ledger_address
 from penstock.errors import FlowUnknown, TransitionRefused
+from penstock.ledger.address import LedgerAddress
 from penstock.ledger.leases import Lease, Leases
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.lifecycle import Event, Wish
 
-Command = Literal["pause", "resume", "stop", "start"]
+Command = Literal["pause", "resume", "stop", "start", "run"]
+
+RUNNER = "@runner"
+"""The lease of whoever starts and watches workers on a ledger; no flow can have this name."""
 
 _SETTLED = {"pause": "paused", "resume": "running", "stop": "stopped"}
 """The state in which the worker records that it has done what was asked."""
@@ -62,21 +66,56 @@ def ask(command: Command, flow: str, state: Path, *, why: str | None, known: boo
 
     `known` says that the flow exists although no worker has run it yet.
     """
-    path = existing_ledger(flow, state) if not known else ledger_path(state)
+    path = existing_ledger(flow, state) if not known else ledger_address(state)
     ledger, leases = Ledger(path), Leases(path)
     try:
-        wish, changed = ledger.lifecycle.ask(command, flow, operator(), why, known=known)
-        deadline = time.monotonic() + patience
-        while True:
-            lease = worker_of(leases, flow)
-            found = ledger.lifecycle.flow(flow)
-            settled = lease is None or (command != "stop" and found is not None and found.state == _SETTLED.get(command))
-            if settled or time.monotonic() > deadline:
-                return Answer(flow, wish, changed, str(lease.holder) if lease is not None else None, settled)
-            time.sleep(0.05)
+        return ask_worker(ledger, leases, command, flow, who=operator(), why=why, known=known, patience=patience)
     finally:
         ledger.close()
         leases.close()
+
+
+def ask_worker(
+    ledger: Ledger,
+    leases: Leases,
+    command: Command,
+    flow: str,
+    *,
+    who: str,
+    why: str | None,
+    known: bool = False,
+    patience: float = 10.0,
+) -> Answer:
+    """The same in an open ledger, for somebody."""
+    wish, changed = ledger.lifecycle.ask(command, flow, who, why, known=known)
+    deadline = time.monotonic() + patience
+    while True:
+        lease = worker_of(leases, flow)
+        settled = _has_settled(ledger, leases, command, flow, lease, wish)
+        if settled is not None or time.monotonic() > deadline:
+            return Answer(flow, wish, changed, str(lease.holder) if lease is not None else None, bool(settled))
+        time.sleep(0.05)
+
+
+def _has_settled(ledger: Ledger, leases: Leases, command: Command, flow: str, lease: Lease | None, wish: Wish) -> bool | None:
+    """Whether what was asked has come true; False when it will not, None while it may."""
+    if command == "stop":
+        return True if lease is None else None
+    found = ledger.lifecycle.flow(flow)
+    if lease is not None:
+        return True if found is not None and found.state == _SETTLED.get(command, "running") else None
+    if ledger.definitions.find(flow) is None or runner_of(leases) is None:
+        # Nobody starts a worker for it by himself: the wish is all there is.
+        return True
+    failed = found is not None and found.state == "failed" and found.updated_at > wish.at
+    # A pause comes true without a worker; who is to deliver needs one, and the runner is about to start it.
+    return False if failed else True if command in ("pause", "run") else None
+
+
+def runner_of(leases: Leases) -> Lease | None:
+    """The lease of whoever starts and watches workers on this ledger; None when nobody does."""
+    lease = leases.find(RUNNER)
+    return lease if lease is not None and not lease.is_free() else None
 
 
 def reload(flow: str, state: Path, patience: float = 60.0) -> Event | None:
@@ -87,28 +126,33 @@ def reload(flow: str, state: Path, patience: float = 60.0) -> Event | None:
     path = existing_ledger(flow, state)
     ledger, leases = Ledger(path), Leases(path)
     try:
-        if worker_of(leases, flow) is None:
-            raise TransitionRefused(
-                f"no worker runs flow {flow}",
-                remedy="Nothing to do: a worker that is started reads the file as it is.",
-                flow=flow,
-            )
-        asked = ledger.lifecycle.ask_reload(flow, operator())
-        deadline = time.monotonic() + patience
-        while time.monotonic() < deadline:
-            for event in ledger.lifecycle.events(flow, 20, asked):
-                if event.event in ("reloaded", "reload refused"):
-                    return event
-            time.sleep(0.05)
-        return None
+        return reload_worker(ledger, leases, flow, operator(), patience)
     finally:
         ledger.close()
         leases.close()
 
 
-def existing_ledger(flow: str, state: Path) -> Path:
+def reload_worker(ledger: Ledger, leases: Leases, flow: str, who: str, patience: float = 60.0) -> Event | None:
+    """The same in an open ledger, for somebody."""
+    if worker_of(leases, flow) is None:
+        raise TransitionRefused(
+            f"no worker runs flow {flow}",
+            remedy="Nothing to do: a worker that is started reads the file as it is.",
+            flow=flow,
+        )
+    asked = ledger.lifecycle.ask_reload(flow, who)
+    deadline = time.monotonic() + patience
+    while time.monotonic() < deadline:
+        for event in ledger.lifecycle.events(flow, 20, asked):
+            if event.event in ("reloaded", "reload refused"):
+                return event
+        time.sleep(0.05)
+    return None
+
+
+def existing_ledger(flow: str, state: Path) -> LedgerAddress:
     """The ledger of the state directory; FlowUnknown where there is none, so that asking makes nothing."""
-    path = ledger_path(state)
+    path = ledger_address(state)
     if not path.exists():
         raise FlowUnknown(f"there is no ledger in {state}, so no flow named {flow}", flow=flow)
     return path
@@ -117,4 +161,4 @@ def existing_ledger(flow: str, state: Path) -> Path:
 def worker_of(leases: Leases, flow: str) -> Lease | None:
     """The lease of the worker that runs the flow now; None when none does."""
     lease = leases.find(flow)
-    return lease if lease is not None and lease.purpose == "worker" and not lease.is_free() else None
+    return lease if lease is not None and lease.purpose == "worker" and not lease.looks_over() else None

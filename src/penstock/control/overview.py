@@ -7,7 +7,7 @@ shown from ledger and journal alone.
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,11 @@ from penstock.errors import FlowUnknown, JournalError
 from penstock.journal.reader import JournalTail, journal_mark
 from penstock.journal.retention import journal_size, oldest_position
 from penstock.journal.segment import segment_numbers
+from penstock.ledger.flows import KnownFlow
 from penstock.ledger.leases import Lease, Leases
 from penstock.ledger.ledger import Ledger
-from penstock.ledger.lifecycle import Event, KnownFlow, Wish
+from penstock.ledger.lifecycle import Event, Wish
+from penstock.ledger.quarantines import Quarantined
 
 
 @dataclass(frozen=True)
@@ -48,10 +50,12 @@ class DestinationView:
     attempts: int = 0
     error: dict[str, Any] | None = None
     counts: dict[str, int] = field(default_factory=dict)
+    quarantined: tuple[Quarantined, ...] = ()
+    """Tables that it passes over."""
 
     def to_data(self) -> dict[str, Any]:
         """Plain data for an answer."""
-        return {**asdict(self), "position": _lsn(self.position)}
+        return {**asdict(self), "position": _lsn(self.position), "quarantined": [_quarantined(row) for row in self.quarantined]}
 
 
 @dataclass(frozen=True)
@@ -72,8 +76,8 @@ class FlowView:
 
     name: str
     state: str
-    """running, paused, stopped, failed; new when no worker has run it, starting while one begins; silent when its worker gives
-    no sign of life, gone when it ended without a word."""
+    """created, running, paused, stopped, failed; new when nobody has created it nor run it, starting while a worker begins;
+    silent when its worker gives no sign of life, gone when it ended without a word."""
     reason: str | None
     wish: Wish
     lease: Lease | None
@@ -124,31 +128,33 @@ class FlowView:
 class Overview:
     """The flows of a state directory; looks, and changes nothing."""
 
-    def __init__(self, state: Path, flow: str = "of any name") -> None:
-        """FlowUnknown, naming `flow`, where there is no ledger."""
+    def __init__(self, state: Path, flow: str = "of any name", opened: tuple[Ledger, Leases] | None = None) -> None:
+        """FlowUnknown, naming `flow`, where there is no ledger; one that is `opened` already is its owner's to close."""
         self._state = state
-        path = existing_ledger(flow, state)
-        self._ledger, self._leases = Ledger(path), Leases(path)
+        self._owned = opened is None
+        self._where = existing_ledger(flow, state)
+        self._ledger, self._leases = opened or (Ledger(self._where), Leases(self._where))
 
     def __enter__(self) -> Overview:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ledger.close()
-        self._leases.close()
+        if self._owned:
+            self._ledger.close()
+            self._leases.close()
 
     def names(self) -> list[str]:
-        """Every flow that a worker has run."""
+        """Every flow that was created here or that a worker has run."""
         return [flow.name for flow in self._ledger.lifecycle.flows()]
 
     def view(self, name: str, definition: Flow | None = None, events: int = 8) -> FlowView:
         """The flow now; `definition` is its file's, if there is one. FlowUnknown."""
         known = self._ledger.lifecycle.flow(name)
         if known is None and definition is None:
-            raise FlowUnknown(f"there is no flow named {name} in {self._state}", flow=name)
+            raise FlowUnknown(f"there is no flow named {name} in {self._where}", flow=name)
         flow = definition or _flow(known)
         lease = self._leases.find(name)
-        alive = lease is not None and not lease.is_free()
+        alive = lease is not None and not lease.looks_over()
         now = picture.read(self._state / "run" / name)
         if now is not None and (known is None or now["generation"] != known.generation):
             now = None
@@ -160,9 +166,11 @@ class Overview:
             # What failed stays so until a worker tries again; everything else is over.
             there = {name: d for name, d in there.items() if d["state"] == "failed"}
         views = tuple(_destination(n, t, there.get(n), checkpoints.get(n), journal) for n, t in names.items())
+        rows = self._ledger.quarantines.all(name)
+        views = tuple(replace(v, quarantined=tuple(row for row in rows if row.destination == v.name)) for v in views)
         return FlowView(
             name=name,
-            state=_state(known, lease, alive),
+            state=state_of(known.state if known is not None else None, lease),
             reason=known.reason if known is not None else None,
             wish=self._ledger.lifecycle.wish(name),
             lease=lease if alive else None,
@@ -218,15 +226,17 @@ def _verdict(
     return explain(flow, {v.name: v.position or 0 for v in views}, journal.mark, told)
 
 
-def _state(known: KnownFlow | None, lease: Lease | None, alive: bool) -> str:
-    if known is None:
+def state_of(recorded: str | None, lease: Lease | None) -> str:
+    """The flow's state, from what its worker recorded last and from who acts for it now."""
+    alive = lease is not None and not lease.looks_over()
+    if recorded is None:
         return "starting" if alive else "new"
-    if known.state in ("running", "paused") and not alive:
+    if recorded in ("running", "paused") and not alive:
         # Nobody has said that it ended: it was killed, or stands still.
         return "silent" if lease is not None and not lease.is_given_up and not lease.holder.is_gone() else "gone"
-    if alive and lease is not None and lease.purpose == "worker" and known.state in ("stopped", "failed"):
+    if alive and lease is not None and lease.purpose == "worker" and recorded in ("created", "stopped", "failed"):
         return "starting"
-    return known.state
+    return recorded
 
 
 def _flow(known: KnownFlow | None) -> Flow | None:
@@ -240,6 +250,12 @@ def _flow(known: KnownFlow | None) -> Flow | None:
 def _lease(lease: Lease) -> dict[str, Any]:
     about = {"host": lease.holder.host, "pid": lease.holder.pid, "generation": lease.generation, "purpose": lease.purpose}
     return {**about, "taken_at": lease.taken_at / 1e6, "expires_at": lease.expires_at / 1e6}
+
+
+def _quarantined(row: Quarantined) -> dict[str, Any]:
+    error = {"code": row.code, "message": row.reason, "remedy": row.remedy}
+    about = {"schema": row.schema, "table": row.table, "state": row.state, "passed": row.passed, "error": error}
+    return {**about, "position": _lsn(row.position), "since": row.since / 1e6}
 
 
 def _lsn(position: int | None) -> str | None:

@@ -39,11 +39,12 @@ class _Use:
     options: BaseModel
 
 
-def validate(raw: Mapping[str, Any], *, strict: bool) -> tuple[Flow | None, list[Problem], list[Note]]:
-    """The flow, or every problem that keeps it from being one.
+def validate(raw: Mapping[str, Any], *, strict: bool, resolving: bool = True) -> tuple[Flow | None, list[Problem], list[Note]]:
+    """The flow, or every problem that keeps it from being one; neither where only what a reference stands for would tell.
 
     `strict` is for where the flow runs: references are resolved in the flow that is returned, and one that cannot be is a
-    problem. Elsewhere it is a note, and the values that hold it are not judged.
+    problem. Elsewhere it is a note, and the values that hold it are not judged. Without `resolving` no reference is followed:
+    a sentence about a bad value would tell a stranger what is behind it.
     """
     problems: list[Problem] = []
     notes: list[Note] = []
@@ -55,18 +56,22 @@ def validate(raw: Mapping[str, Any], *, strict: bool) -> tuple[Flow | None, list
             notes.append(Note(path, message, remedy))
 
     # Judged with what can be resolved here, so that a default or a file with a bad value is found early.
-    resolved = resolve(dict(raw), "", missing)
+    resolved = resolve(dict(raw), "", missing) if resolving else dict(raw)
     judged = _with_wire_format(resolved)
     problems += _shape(judged)
-    uses = list(_connectors(judged, problems))
+    used = list(_connectors(judged, problems))
     problems += _wire_format(judged)
     problems += _names(judged)
     problems += _rules(judged)
-    problems += _same_place(uses)
+    problems += _same_place(used)
     notes += _without_effect(judged)
     if problems:
         return None, _ordered(problems), notes
-    return Flow.model_validate(judged if strict else dict(raw)), [], notes
+    try:
+        return Flow.model_validate(judged if strict else dict(raw)), [], notes
+    except ValidationError:
+        # References that stand for numbers or choices: what they will be is not known here.
+        return None, [], notes
 
 
 def _with_wire_format(raw: Any) -> dict[str, Any]:
@@ -95,7 +100,7 @@ def _shape(raw: dict[str, Any]) -> list[Problem]:
 
 
 def _connectors(raw: dict[str, Any], problems: list[Problem]) -> Iterator[_Use]:
-    for path, kind, use in _uses(raw):
+    for path, kind, use in uses(raw):
         name = use.get("type")
         if not isinstance(name, str) or has_reference(name):
             continue
@@ -113,7 +118,8 @@ def _connectors(raw: dict[str, Any], problems: list[Problem]) -> Iterator[_Use]:
             problems += problems_of(error, card.options, f"{path}.options", f"option of {name}")
 
 
-def _uses(raw: dict[str, Any]) -> Iterator[tuple[str, Kind, dict[str, Any]]]:
+def uses(raw: dict[str, Any]) -> Iterator[tuple[str, Kind, dict[str, Any]]]:
+    """The connectors of a definition that may still have problems: path, kind, and what stands there."""
     if isinstance(raw.get("source"), dict):
         yield "source", "source", raw["source"]
     lists: tuple[tuple[str, Kind], ...] = (("transforms", "transform"), ("destinations", "destination"))

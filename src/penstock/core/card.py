@@ -17,9 +17,9 @@ Kind = Literal["source", "transform", "format", "destination"]
 class Card:
     """A connector's declaration; importing it needs none of the connector's libraries.
 
-    `parts` names what `load` finds, as `module:attribute`: a source has `source`, `capture` and `decoder`, perhaps `completer`,
-    and `publication` and `slots` where a server has such things; a destination `destination` (driver half) and `writer`
-    (executor half), a format `format`, a transform `transform`.
+    `parts` names what `load` finds, as `module:attribute`: a source has `source`, `capture` and `decoder`, perhaps `completer`
+    and `chunks`, and `publication` and `slots` where a server has such things; a destination `destination` (driver half) and
+    `writer` (executor half), a format `format`, a transform `transform`.
     """
 
     kind: Kind

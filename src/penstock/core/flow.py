@@ -9,15 +9,18 @@ from pydantic import AfterValidator, Field, StringConstraints
 from penstock.core.options import Duration, Options, Size
 from penstock.core.position import parse_lsn
 
+TableFailure = Literal["stop", "quarantine"]
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,63}$")]
 
 
 def _start(value: str) -> str:
-    if value not in ("oldest", "now"):
+    if value not in ("oldest", "now", "backfill"):
         try:
             parse_lsn(value)
         except ValueError:
-            raise ValueError("a destination starts at `oldest`, at `now`, or at a position such as 0/16B6C50") from None
+            raise ValueError(
+                "a destination starts at `oldest`, at `now`, with a `backfill`, or at a position such as 0/16B6C50"
+            ) from None
     return value
 
 
@@ -39,6 +42,9 @@ class BatchRules(Options):
     """An epoch ends at the first commit boundary at or past this many journal bytes."""
     max_wait: Duration | None = None
     """How long the oldest change may wait for company before the epoch is closed."""
+    respect_source_tx: bool | None = None
+    """Whether an epoch holds whole transactions only (the default). With false, one that is larger than max_rows or max_bytes is
+    delivered in several epochs, and a reader of the destination may see a part of it."""
 
 
 class RetryRules(Options):
@@ -96,6 +102,9 @@ class FlowRules(Options):
     failure_mode: Literal["hold_slot", "drop_slot"] = "hold_slot"
     """When the flow fails for good: `hold_slot` keeps its place in the source's log, which the server keeps growing for it;
     `drop_slot` gives the place up, so that the server's disk is safe and the flow has to begin anew."""
+    on_table_failure: TableFailure = "stop"
+    """When something about one table fails for good at a destination (its columns are refused, it has no key): `stop` ends the
+    destination, `quarantine` passes over that table's changes, which are counted, until it is released."""
     retry: RetryRules = Field(default_factory=RetryRules)
     """How a failing destination is tried again."""
     batch: BatchRules = Field(default_factory=BatchRules)
@@ -117,9 +126,12 @@ class DestinationUse(ConnectorUse):
     """Overrides the flow's batch rules for this destination."""
     retry: RetryRules | None = None
     """How this destination is tried again; the flow's rules when not set."""
+    on_table_failure: TableFailure | None = None
+    """What a table that fails for good does to this destination; the flow's rule when not set."""
     start: Annotated[str, AfterValidator(_start)] = "oldest"
     """Where a destination begins that the flow has not had before: `oldest`, the oldest position that the journal still has;
-    `now`, where the journal ends then; or after a position that the journal has, such as 0/16B6C50."""
+    `now`, where the journal ends then; `backfill`, there too, after its tables have been loaded; or after a position that the
+    journal has, such as 0/16B6C50. A flow's first start loads all of its destinations as the source's `snapshot` says."""
 
 
 class Flow(Options):

@@ -55,6 +55,33 @@ def resolve(value: Any, path: str, missing: Callable[[str, str, str], None], env
     return _REFERENCE.sub(replace, value)
 
 
+def references(text: str) -> list[tuple[str, str]]:
+    """The references of a text: kind (`env`, `file`) and name each, without defaults."""
+    found = [(match[1], match[2]) for match in _REFERENCE.finditer(text)]
+    return [(kind, body.partition(":-")[0] if kind == "env" else body) for kind, body in found]
+
+
+def without_references(text: str, sign: str = "\ue000") -> str:
+    """The text with a sign for every reference, and with the default where one is written out."""
+
+    def replace(match: re.Match[str]) -> str:
+        _, written, default = match[2].partition(":-") if match[1] == "env" else ("", "", "")
+        return default if written else sign
+
+    return _REFERENCE.sub(replace, text)
+
+
+def shows_password(text: str) -> bool:
+    """Whether a password stands in the text itself, rather than behind a reference."""
+    sign = "\ue000"
+    plain = without_references(text, sign)
+    for pattern in (_URI_PASSWORD, _KEY_PASSWORD):
+        for match in pattern.finditer(plain):
+            if match[0][len(match["head"]) :].strip("'\"").replace(sign, ""):
+                return True
+    return False
+
+
 def mask(text: str) -> str:
     """`text` with every password it shows replaced by asterisks."""
     return _KEY_PASSWORD.sub(rf"\g<head>{MASK}", _URI_PASSWORD.sub(rf"\g<head>{MASK}", text))

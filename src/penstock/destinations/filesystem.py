@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,7 +32,8 @@ def probe(directory: Path) -> None:
         if not nearest.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         try:
-            made = nearest / f".penstock-check.{os.getpid()}"
+            # Of its own for each thread: one process may run several flows.
+            made = nearest / f".penstock-check.{os.getpid()}.{threading.get_ident()}"
             made.touch()
             made.unlink()
         except FileNotFoundError as error:

@@ -30,7 +30,7 @@ class Staged:
     """The tables that one attempt stages; its file, if it needs one, has a name that no other attempt uses."""
 
     def __init__(self, staging: Path, epoch: Epoch) -> None:
-        self._path = staging / f"{epoch.upto:016X}.{secrets.token_hex(12)}.arrow"
+        self._path = staging / f"{_prefix(epoch.number)}{secrets.token_hex(12)}.arrow"
         self._sink: pa.NativeFile = pa.BufferOutputStream()
         self._on_disk = False
 
@@ -85,15 +85,20 @@ class StagedReader:
 def discard(staging: Path, epoch: Epoch) -> None:
     """Removes what attempts at the epoch have left."""
     for name in _files(staging):
-        if name.startswith(f"{epoch.upto:016X}."):
+        if name.startswith(_prefix(epoch.number)):
             (staging / name).unlink(missing_ok=True)
 
 
-def sweep(staging: Path, position: int) -> None:
-    """Removes what attempts at epochs up to a committed position have left."""
+def sweep(staging: Path, number: int) -> None:
+    """Removes what attempts at epochs up to a committed one have left, and what earlier versions have, under other names."""
     for name in _files(staging):
-        if int(name[:16], 16) <= position:
+        if name < _prefix(number + 1) or not name.startswith("e"):
             (staging / name).unlink(missing_ok=True)
+
+
+def _prefix(number: int) -> str:
+    """How the names of an epoch's files begin; in the order of epochs."""
+    return f"e{number:015d}."
 
 
 def _files(staging: Path) -> Iterator[str]:

@@ -17,7 +17,7 @@ from penstock.core.card import Card
 from penstock.core.epoch import Epoch
 from penstock.core.finding import Finding
 from penstock.core.schema import TableSchema
-from penstock.destinations.base import Destination, DestinationOptions, Place, Receipt, Writer
+from penstock.destinations.base import Destination, DestinationOptions, Held, Place, Receipt, Writer
 from penstock.destinations.filesystem import mended
 from penstock.destinations.staging import Staged, StagedReader, discard
 from penstock.destinations.unrepresentable import settle
@@ -90,7 +90,7 @@ class StdoutDestination(Destination):
 
     def __init__(self, place: Place, options: StdoutOptions) -> None:
         super().__init__(place, options)
-        self._printed = -1
+        self._printed = 0
 
     def check(self) -> list[Finding]:
         """Standard output is always there."""
@@ -102,14 +102,14 @@ class StdoutDestination(Destination):
     def commit(self, epoch: Epoch, receipts: Sequence[Receipt]) -> None:
         """Prints the epoch's lines by position and ordinal; an epoch that this process has printed is not printed again."""
         with mended(self.place.staging):
-            if epoch.upto > self._printed:
+            if epoch.number > self._printed:
                 failpoints.reach("destination.before_publish")
                 self._print([part for receipt in receipts for part in self._parts(receipt)])
-                self._printed = epoch.upto
+                self._printed = epoch.number
                 failpoints.reach("destination.after_publish")
             discard(self.place.staging, epoch)
 
-    def committed(self) -> int | None:
+    def committed(self) -> Held | None:
         """Standard output holds no position."""
         return None
 

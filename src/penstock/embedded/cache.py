@@ -45,11 +45,14 @@ def kernel_directory() -> Path:
     root, name = cache_directory("numba"), digest.hexdigest()[:16]
     if not (root / name).exists():
         _prune(root, keep=KERNELS_KEPT)
-    return cache_directory(f"numba/{name}")
+    found = cache_directory(f"numba/{name}")
+    with contextlib.suppress(OSError):
+        os.utime(found)
+    return found
 
 
 def _prune(root: Path, keep: int) -> None:
-    """Leaves the directories that were written last; one that is still used by another version is made again by it."""
+    """Leaves the directories that were used last; one that is still used by another version is made again by it."""
     with contextlib.suppress(OSError):
         for old in sorted((p for p in root.iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime)[:-keep]:
             shutil.rmtree(old, ignore_errors=True)

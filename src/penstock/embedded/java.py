@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
+import json
 import os
 import re
 import shlex
@@ -79,6 +81,28 @@ def _candidates() -> Iterator[Path]:
 
 @functools.cache
 def _probe(executable: Path) -> _Facts | None:
+    """What a Java says of itself; asked once for each program, because a JVM is half a second of CPU at every start."""
+    try:
+        status = executable.resolve().stat()
+    except OSError:
+        return None
+    mark = hashlib.sha256(f"{executable}\n{executable.resolve()}\n{status.st_size}\n{status.st_mtime_ns}".encode()).hexdigest()
+    kept = cache_directory("java") / f"facts-{mark[:16]}.json"
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        data = json.loads(kept.read_text())
+        if Path(data["home"]).is_dir():
+            return _Facts(Path(data["home"]), data["version"], data["release"], frozenset(data["modules"]))
+    facts = _ask(executable)
+    if facts is not None:
+        with contextlib.suppress(OSError):
+            draft = kept.with_suffix(f".{os.getpid()}")
+            about = {"home": str(facts.home), "version": facts.version, "release": facts.release}
+            draft.write_text(json.dumps({**about, "modules": sorted(facts.modules)}))
+            draft.rename(kept)
+    return facts
+
+
+def _ask(executable: Path) -> _Facts | None:
     # The program says where its home is: what is on PATH may be a link, or a script of a version switcher.
     command = [str(executable), "-XshowSettings:properties", "--list-modules"]
     try:

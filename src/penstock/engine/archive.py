@@ -13,6 +13,8 @@ from penstock.embedded.cache import cache_directory
 from penstock.embedded.java import JavaHome
 
 _QUIET = ["-Xshare:auto", "-Xlog:disable", "-Xlog:all=error:stderr"]
+# Where it was recorded for: anywhere else every page of it has to be changed, and is memory of the JVM's own (90 MB).
+_IN_PLACE = ["-XX:+UnlockDiagnosticVMOptions", "-XX:ArchiveRelocationMode=0"]
 
 
 @dataclass
@@ -36,7 +38,7 @@ class ClassArchive:
         """The JVM options that make use of the archive; none while there is none."""
         if not self.path.exists():
             return []
-        return [f"-XX:SharedArchiveFile={':'.join([*self._needed_base(), str(self.path)])}", *_QUIET]
+        return [f"-XX:SharedArchiveFile={':'.join([*self._needed_base(), str(self.path)])}", *_IN_PLACE, *_QUIET]
 
     def recording_options(self) -> list[str]:
         """The JVM options that make a JVM write the archive when it ends, which takes it some 10 s."""
@@ -46,9 +48,17 @@ class ClassArchive:
         return [*(f"-XX:SharedArchiveFile={path}" for path in base), f"-XX:ArchiveClassesAtExit={self._draft}", *_QUIET]
 
     def publish(self) -> None:
-        """Put what an ended JVM has recorded in its place."""
+        """Put what an ended JVM has recorded in its place; half an archive, of one that was ended meanwhile, is thrown away."""
         with contextlib.suppress(FileNotFoundError):
-            self._draft.rename(self.path)
+            with self._draft.open("rb") as draft:
+                # Java writes the first bytes last.
+                whole = any(draft.read(4))
+            self._draft.rename(self.path) if whole else self._draft.unlink()
+
+    def is_blamed(self, report: str) -> bool:
+        """Whether what a JVM said at its end speaks of the archive; one that was killed while it started says nothing of it."""
+        said = report.lower()
+        return any(word in said for word in ("shared archive", "archiverelocationmode", "[cds", "sigbus", "sigsegv"))
 
     def discard(self) -> None:
         """Forget the archive; the next `prepare` records another."""

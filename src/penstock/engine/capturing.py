@@ -1,4 +1,5 @@
-"""The capture child process: makes a source's capture from plain data and lets it run. `python -m penstock.engine.capturing`.
+"""The capture child process: makes a source's capture from plain data and lets it run. Forked by the cradle, or
+`python -m penstock.engine.capturing`.
 
 Lines of JSON on stdin and stdout. The worker says the setup first, then `begin`, `confirm`, `probe`, `hold`, `stop`; the
 child says `opened`, `appended`, `told`, `error`. The end of stdin is the end of the worker, and of the child. So is the end of
@@ -7,7 +8,7 @@ the worker's lease, which a worker that is stopped does not see: the journal and
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import signal
 import sys
@@ -17,10 +18,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from penstock.core import connectors
 from penstock.engine.deadline import EXPIRED, Deadline
 from penstock.errors import PenstockError, SourceFailed
 from penstock.journal.writer import JournalWriter
+from penstock.observe import failpoints
 from penstock.sources.base import Capture, Link
 
 MARGIN = 1.0
@@ -75,14 +79,14 @@ class PipeLink(Link):
     def say(self, message: dict[str, Any]) -> None:
         """One line to the worker; a worker that is gone is no error here, its end of our stdin tells."""
         try:
-            self._output.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+            self._output.write(msgspec.json.encode(message) + b"\n")
         except BrokenPipeError:
             self._stopping = True
 
     def listen(self) -> None:
         """The thread that hears the worker."""
         for line in sys.stdin.buffer:
-            message = json.loads(line)
+            message = msgspec.json.decode(line)
             if "confirm" in message:
                 self._confirmed = max(self._confirmed, int(message["confirm"]))
                 self._call()
@@ -113,9 +117,11 @@ def main() -> None:
 
 
 def _run(link: PipeLink) -> None:
-    setup = json.loads(sys.stdin.buffer.readline() or b"null")
+    setup = msgspec.json.decode(sys.stdin.buffer.readline() or b"null")
     if setup is None:
         return
+    if "environment" in setup:
+        settle(setup["environment"], setup["directory"])
     if setup.get("lease") is not None:
         threading.Thread(target=_end_with, args=(Deadline(setup["lease"]),), name="lease", daemon=True).start()
     # Loaded first: once the source is prepared, nothing should stand between it and the copying.
@@ -135,6 +141,15 @@ def _run(link: PipeLink) -> None:
     journal.close()
 
 
+def settle(environment: dict[str, str], directory: str) -> None:
+    """Has the process where its worker is: its parent may have been started long before, somewhere else."""
+    os.environ.clear()
+    os.environ.update(environment)
+    failpoints.arm(os.environ.get("PENSTOCK_FAILPOINT", ""))
+    with contextlib.suppress(OSError):
+        os.chdir(directory)
+
+
 def _end_with(deadline: Deadline) -> None:
     """Ends the process before the lease does: at once, because what is durable is whole and the rest will be cut off."""
     while (left := deadline.seconds_left() - MARGIN) > 0:
@@ -145,7 +160,7 @@ def _end_with(deadline: Deadline) -> None:
 def _order() -> dict[str, Any] | None:
     """The worker's word to begin; what other threads of it say meanwhile is said again after it."""
     for line in sys.stdin.buffer:
-        message: dict[str, Any] = json.loads(line)
+        message: dict[str, Any] = msgspec.json.decode(line)
         if "begin" in message:
             return message
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.engine.loading import Loading
 from penstock.engine.loops import Loops
 from penstock.engine.supervisor import CaptureSupervisor
 from penstock.errors import SourceError
@@ -11,8 +12,8 @@ from penstock.sources.base import Source
 class Drain:
     """Counts looks, one after the other, that found nothing left; used by one thread."""
 
-    def __init__(self, source: Source, loops: Loops, supervisor: CaptureSupervisor) -> None:
-        self._source, self._loops, self._supervisor = source, loops, supervisor
+    def __init__(self, source: Source, loops: Loops, supervisor: CaptureSupervisor, loading: Loading) -> None:
+        self._source, self._loops, self._supervisor, self._loading = source, loops, supervisor, loading
         self._empty, self._delivered = 0, -1
 
     def look(self) -> int:
@@ -30,6 +31,8 @@ class Drain:
             head = self._source.head()
         except SourceError:
             # Whether it will answer again is for capture's supervisor to say.
+            return False
+        if self._loading.open or not self._loading.has_looked:
             return False
         working = [loop for loop in self._loops if loop.error is None]
         if all(loop.status.position >= head and loop.is_idle() and not loop.owes() for loop in working):

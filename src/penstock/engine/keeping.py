@@ -40,7 +40,7 @@ class JournalKeeper:
         full = size > rules.max_bytes
         if full or time.monotonic() - self._trimmed_at >= TRIM_INTERVAL:
             self._trimmed_at = time.monotonic()
-            kept = [loop.status.position for loop in self._loops if not isinstance(loop.error, JournalFull)]
+            kept = [loop.needed() for loop in self._loops if not isinstance(loop.error, JournalFull)]
             removed = trim(self._journal, min(kept, default=0), rules.retention, rules.max_bytes)
             if removed:
                 _log.info("journal trimmed", segments=len(removed))

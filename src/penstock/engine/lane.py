@@ -6,21 +6,25 @@ an error. The end of the connection is the end of the lane. It imports no ledger
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import itertools
 import math
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.core import connectors
-from penstock.core.batch import Batch
+from penstock.core.batch import Batch, Op
 from penstock.core.card import Kind
 from penstock.core.clock import clock
 from penstock.core.epoch import Epoch
@@ -28,6 +32,7 @@ from penstock.core.packing import unpack
 from penstock.destinations.aside import Aside
 from penstock.destinations.base import Place, Writer
 from penstock.engine.messages import receive, send
+from penstock.engine.taking import Taking, pack_keys
 from penstock.errors import DestinationFailed, ExtraMissing, PenstockError
 from penstock.journal.reader import SliceReader
 from penstock.journal.record import Slice, unpack_slices
@@ -79,6 +84,7 @@ def _serve(connection: Connection, setup: dict[str, Any]) -> None:
                 failure = DestinationFailed(f"a lane of {work.place.destination} failed: {type(error).__name__}: {error}")
                 reply = {"error": failure.to_data()}
             send(connection, {"ask": descriptor["ask"], **reply})
+            work.rest()
     finally:
         work.close()
 
@@ -102,6 +108,8 @@ class Work:
             self._completer = source.load("completer")(setup["completion"])
             self._decoder.gives_handles = True
         self._journal = SliceReader(Path(setup["journal"]))
+        takes = self._options.takes  # type: ignore[attr-defined]
+        self._taking = Taking(self._decoder, lambda: source.load("chunks")({}), self._journal, takes)
 
     def do(self, descriptor: dict[str, Any], connection: Connection) -> dict[str, Any]:
         """One bucket of one epoch."""
@@ -110,10 +118,12 @@ class Work:
         bucket = int(descriptor["bucket"])
         leash = _Leash(connection, descriptor["ask"], float(descriptor.get("deadline", math.inf)))
         self._writer.progress = leash.check
-        batches = self._decoded(epoch, bucket, slices)
-        if self._completer is not None:
+        passed: Counter[tuple[str, str]] = Counter()
+        batches = self._decoded(descriptor, epoch, bucket, slices, passed)
+        loads = "chunks" in (descriptor.get("side") or {})
+        if self._completer is not None and not loads:
             batches = self._completer.complete(epoch, bucket, self._journal, slices, batches)
-        aside = self._aside(descriptor.get("aside"), epoch, bucket, slices)
+        aside = self._aside(descriptor, epoch, bucket, slices)
         if aside is not None:
             replayed = [unpack(content) for content in descriptor["aside"]["letters"]]
             batches = aside.passed(itertools.chain(replayed, batches))
@@ -122,21 +132,37 @@ class Work:
         leash.check()
         receipt = dict(self._writer.write(epoch, bucket, leash.follow(batches)))
         reach("lane.after_write")
+        if passed:
+            receipt["passed"] = [[*name, count] for name, count in passed.items()]
+        if self._taking.again:
+            receipt["again"] = [[*name, pack_keys(keys)] for name, keys in self._taking.again.items()]
         if aside is not None:
             if refused := receipt.get("refused"):
-                aside.fetch(refused, itertools.chain(replayed, self._decoded(epoch, bucket, slices)))
+                aside.fetch(refused, itertools.chain(replayed, self._decoded(descriptor, epoch, bucket, slices)))
             receipt["letters"] = aside.letters
             receipt["truncated"] = [[*name, *at] for name, at in aside.truncated.items()]
-        if self._completer is not None:
+        if self._completer is not None and not loads:
             receipt["counts"] = {**(receipt.get("counts") or {}), **self._completer.counts}
         return receipt
 
-    def _decoded(self, epoch: Epoch, bucket: int, slices: Sequence[Slice]) -> Iterator[Batch]:
-        takes = self._options.takes  # type: ignore[attr-defined]
-        return self._decoder.decode(self._journal, slices, bucket, epoch.buckets, lambda t: takes(t.schema, t.name))
+    def _decoded(
+        self,
+        descriptor: dict[str, Any],
+        epoch: Epoch,
+        bucket: int,
+        slices: Sequence[Slice],
+        passed: Counter[tuple[str, str]] | None = None,
+    ) -> Iterator[Batch]:
+        batches = self._taking.batches(descriptor, slices, bucket, epoch.buckets)
+        begin, end = descriptor.get("parts") or (epoch.after_part, epoch.upto_part)
+        if (begin or end) and not epoch.is_side:
+            batches = _parts(batches, begin, end or sys.maxsize, slices)
+        names = frozenset((schema, table) for schema, table in descriptor.get("quarantined", ()))
+        return _without(batches, names, bucket, passed) if names else batches
 
-    def _aside(self, given: dict[str, Any] | None, epoch: Epoch, bucket: int, slices: Sequence[Slice]) -> Aside | None:
+    def _aside(self, descriptor: dict[str, Any], epoch: Epoch, bucket: int, slices: Sequence[Slice]) -> Aside | None:
         """Where this bucket's refused changes go, and those that wait; None when there can be none."""
+        given = descriptor.get("aside")
         if given is None:
             return None
         parked = {(schema, table): pa.array(keys, pa.large_string()) for schema, table, keys in given["parked"]}
@@ -144,8 +170,14 @@ class Work:
         aside = Aside(parked, waits=self._waits, room=given["room"], truncates=applies)
         if given["refused"]:
             replayed = [unpack(content) for content in given["letters"]]
-            aside.condemn(given["refused"], itertools.chain(replayed, self._decoded(epoch, bucket, slices)))
+            again = self._decoded(descriptor, epoch, bucket, slices)
+            aside.condemn(given["refused"], itertools.chain(replayed, again))
         return aside
+
+    def rest(self) -> None:
+        """Uses the time until the next epoch; what fails now is met again, and said, when that is written."""
+        with contextlib.suppress(PenstockError, OSError):
+            self._writer.rest()
 
     def close(self) -> None:
         """Gives back connections and files."""
@@ -153,6 +185,29 @@ class Work:
         if self._completer is not None:
             self._completer.close()
         self._journal.close()
+
+
+def _without(
+    batches: Iterator[Batch], names: frozenset[tuple[str, str]], bucket: int, passed: Counter[tuple[str, str]] | None
+) -> Iterator[Batch]:
+    """The batches but those of quarantined tables, whose changes are counted."""
+    for batch in batches:
+        name = (batch.table.schema, batch.table.name)
+        if name not in names:
+            yield batch
+        elif passed is not None:
+            # A key change is two rows, and every bucket is given each TRUNCATE.
+            apart = [Op.LEAVE] if bucket == 0 else [Op.LEAVE, Op.TRUNCATE]
+            passed[name] += len(batch) - int(np.isin(batch.op.to_numpy(), apart).sum())
+
+
+def _parts(batches: Iterator[Batch], begin: int, end: int, slices: Sequence[Slice]) -> Iterator[Batch]:
+    """What belongs to an epoch that begins or ends inside of a transaction, whatever pieces the journal has that in."""
+    for batch in batches:
+        earlier = pc.and_(pc.equal(batch.position, slices[0].last), pc.less_equal(batch.ordinal, begin))
+        later = pc.and_(pc.equal(batch.position, slices[-1].last), pc.greater(batch.ordinal, end))
+        foreign = pc.or_(earlier, later)
+        yield batch.filter(pc.invert(foreign)) if pc.any(foreign).as_py() else batch
 
 
 class _Leash:
@@ -201,7 +256,7 @@ def warm() -> None:
     """Imports and compiles, before workers are forked, what their first epoch would otherwise wait for."""
     kinds: tuple[Kind, ...] = ("source", "destination", "format")
     for card in (card for kind in kinds for card in connectors.cards(kind).values()):
-        for part in {"decoder", "completer", "writer", "format"} & card.parts.keys():
+        for part in {"decoder", "completer", "chunks", "writer", "format"} & card.parts.keys():
             try:
                 module = importlib.import_module(card.load(part).__module__)
                 getattr(module, "warm", lambda: None)()

@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import select
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from typing import Any
 
 import structlog
@@ -53,6 +54,19 @@ class _Asking:
     receipts: dict[int, dict[str, Any]] = field(default_factory=dict)
     asked: dict[int, _Asked] = field(default_factory=dict)
     losses: int = 0
+
+
+def _readable(connections: dict[int, Connection], seconds: float) -> list[tuple[int, Connection]]:
+    """Those of the lanes' connections that have something to read, or have ended; waits that long for the first."""
+    # What `multiprocessing.connection.wait` does, without making a selector for every epoch.
+    poll, lanes = select.poll(), {}
+    for lane, connection in connections.items():
+        if connection.closed:
+            # Its successor has called in meanwhile.
+            return [(lane, connection)]
+        lanes[connection.fileno()] = (lane, connection)
+        poll.register(connection.fileno(), select.POLLIN)
+    return [lanes[number] for number, _ in poll.poll(seconds * 1000)]
 
 
 class Lanes:
@@ -210,13 +224,13 @@ class Lanes:
         with self._arrived:
             gone = [lane for lane, a in asked.items() if self._connections.get(lane) is not a.connection]
         found: list[tuple[int, dict[str, Any] | None]] = [(lane, None) for lane in gone]
-        lanes = {a.connection: lane for lane, a in asked.items() if lane not in gone}
-        for ready in wait(list(lanes), timeout=0 if gone else 0.5):
-            assert isinstance(ready, Connection)
+        for lane, connection in _readable(
+            {lane: a.connection for lane, a in asked.items() if lane not in gone}, 0 if gone else 0.5
+        ):
             try:
-                found.append((lanes[ready], receive(ready)))
+                found.append((lane, receive(connection)))
             except (EOFError, OSError):
-                found.append((lanes[ready], None))
+                found.append((lane, None))
         return found
 
     def _lose(self, lane: int, connection: Connection) -> None:

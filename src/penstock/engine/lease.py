@@ -13,8 +13,9 @@ import structlog
 
 from penstock.core.clock import clock
 from penstock.engine.deadline import DeadlinePage
-from penstock.errors import FlowRunning, LeaseLost, LedgerError, PenstockError
-from penstock.ledger.leases import TTL, Holder, Lease, Leases
+from penstock.errors import FlowRunning, LeaseLost, LedgerError, LedgerUnreachable, PenstockError
+from penstock.ledger.address import LedgerAddress
+from penstock.ledger.leases import SLACK, TTL, Holder, Lease, Leases
 
 _log = structlog.get_logger()
 
@@ -69,7 +70,9 @@ class HeldLease(threading.Thread):
                     raise LeaseLost(f"flow {self.flow}: this worker has given its lease up", flow=self.flow)
                 if time.monotonic() > deadline:
                     return
-                self._wake.set()
+                if self._trouble is None:
+                    # Else it is tried twice a second anyway; who waits here must not make that a thousand times.
+                    self._wake.set()
                 self._turn.wait(0.5)
 
     def run(self) -> None:
@@ -127,7 +130,7 @@ class HeldLease(threading.Thread):
 
 
 def take(
-    path: Path,
+    where: LedgerAddress | Path,
     flow: str,
     purpose: str,
     *,
@@ -137,9 +140,10 @@ def take(
 ) -> HeldLease | None:
     """The flow's lease, renewed from now on.
 
-    While another holds it, FlowRunning without `wait`; else it is waited for as long as `wait()` says true, then None.
+    While another holds it, FlowRunning without `wait`; else it is waited for as long as `wait()` says true, then None. One of
+    another machine that looks over is watched for its time first, since only that is certain.
     """
-    leases = Leases(path, ttl)
+    leases = Leases(where, ttl)
     try:
         found = _taken(leases, flow, purpose, wait)
     except BaseException:
@@ -154,9 +158,9 @@ def take(
 
 
 @contextmanager
-def holding(path: Path, flow: str, purpose: str) -> Iterator[HeldLease]:
+def holding(where: LedgerAddress | Path, flow: str, purpose: str) -> Iterator[HeldLease]:
     """The flow's lease for the block, for a command that must not meet a worker; FlowRunning while there is one."""
-    held = take(path, flow, purpose)
+    held = take(where, flow, purpose)
     assert held is not None
     try:
         yield held
@@ -165,38 +169,73 @@ def holding(path: Path, flow: str, purpose: str) -> Iterator[HeldLease]:
 
 
 def _taken(leases: Leases, flow: str, purpose: str, wait: Callable[[], bool] | None) -> tuple[Lease, Lease | None] | None:
-    me = Holder.here()
-    said = -math.inf
-    watched: Lease | None = None
-    since = clock()
+    me, watch, answered = Holder.here(), _Watch((1 + SLACK) * leases.ttl), False
+    there: Lease | None = None
     while True:
         began = clock()
-        there = leases.find(flow)
-        stale = watched if watched is not None and began - since > TTL + 1.0 else None
-        if there is None or there.is_free(stale):
-            found = leases.take(flow, me, purpose, began, stale)
-            if found is not None:
+        try:
+            there = leases.find(flow)
+            answered = True
+            if there is None or there.is_free(watch.stale(began)):
+                found = leases.take(flow, me, purpose, began, watch.stale(began))
+                if found is None:
+                    continue
                 if there is not None and not there.is_given_up:
                     _log.info("lease taken over", flow=flow, generation=found.generation, former=str(there.holder))
                 return found, there
-            continue
-        if wait is None:
-            raise running(there)
-        if watched is None or (watched.generation, watched.renewals) != (there.generation, there.renewals):
-            watched, since = there, began
-        if time.monotonic() - said >= REMINDER:
-            said = time.monotonic()
-            _log.info(
-                "waiting: another process runs the flow",
-                flow=flow,
-                holder=str(there.holder),
-                purpose=there.purpose,
-                generation=there.generation,
-                until=time.strftime("%H:%M:%SZ, if it is not renewed", time.gmtime(there.expires_at / 1e6)),
-            )
-        if not wait():
+        except LedgerUnreachable as error:
+            if wait is None or not answered:
+                raise
+            if leases.in_a_file and there is not None and there.is_free() and there.holder.end():
+                # It was stopped within a transaction, whose lock only its end gives back; its lease is over anyway.
+                _log.warning("ended a process that stood still and kept the ledger", flow=flow, former=str(there.holder))
+            watch.interrupt(error)
+        else:
+            if wait is None and not there.looks_over():
+                raise running(there)
+            watch.see(there, began)
+        if wait is not None and not wait():
             return None
         time.sleep(POLL)
+
+
+class _Watch:
+    """What a process that waits for a lease has seen of it, by its own clock."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._seen: Lease | None = None
+        self._since = 0.0
+        self._said = -math.inf
+
+    def stale(self, now: float) -> Lease | None:
+        """The lease as it has been for so long that its holder has lost it; None when it is not."""
+        return self._seen if self._seen is not None and now - self._since > self._seconds else None
+
+    def see(self, lease: Lease, now: float) -> None:
+        """The lease as it is now; it is said from time to time whom this process waits for."""
+        if self._seen is None or (self._seen.generation, self._seen.renewals) != (lease.generation, lease.renewals):
+            self._seen, self._since = lease, now
+        if self._is_time():
+            _log.info(
+                "waiting: another process runs the flow",
+                flow=lease.flow,
+                holder=str(lease.holder),
+                purpose=lease.purpose,
+                generation=lease.generation,
+                until=time.strftime("%H:%M:%SZ, if it is not renewed", time.gmtime(lease.expires_at / 1e6)),
+            )
+
+    def interrupt(self, error: LedgerUnreachable) -> None:
+        """The ledger does not answer; its holder cannot renew the lease either, and gets its time anew."""
+        self._seen = None
+        if self._is_time():
+            _log.warning("waiting for the ledger", reason=error.message, remedy=error.remedy)
+
+    def _is_time(self) -> bool:
+        due = time.monotonic() - self._said >= REMINDER
+        self._said = time.monotonic() if due else self._said
+        return due
 
 
 def running(lease: Lease) -> PenstockError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import structlog
@@ -39,6 +39,8 @@ class Letters:
         self._looked_at = self._expired_at = 0.0
         self._condemned: dict[int, list[dict[str, Any]]] = {}
         self._said: set[tuple[str, str]] = set()
+        self.passes_over: Callable[[str, str], bool] = lambda schema, table: False
+        """Whether a table is not delivered to for now, so that its letters rest."""
         self.owes = False
         """Whether letters wait for the next epoch to be delivered with it; for any thread."""
 
@@ -76,6 +78,8 @@ class Letters:
         return self._due
 
     def _is_due(self, group: Sequence[Letter]) -> bool:
+        if self.passes_over(group[0].schema, group[0].table):
+            return False
         states = {letter.state for letter in group}
         return "replay" in states or (WAITING in states and "open" not in states)
 

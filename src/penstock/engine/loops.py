@@ -16,18 +16,22 @@ from penstock.core.position import format_lsn, parse_lsn
 from penstock.core.schema import TableSchema
 from penstock.destinations.base import Destination, Place
 from penstock.destinations.sql import quoted
+from penstock.engine.delivering import Assignment
+from penstock.engine.intake import Intake
 from penstock.engine.lanes import Lanes
 from penstock.engine.lease import HeldLease
 from penstock.engine.letters import Letters
 from penstock.engine.loop import DestinationLoop
 from penstock.engine.places import journal_directory, staging_directory
 from penstock.engine.planner import Limits
+from penstock.engine.quarantine import Quarantine
 from penstock.engine.reloading import Changes, compare
 from penstock.engine.session import SparkHost
 from penstock.engine.status import DestinationStatus
 from penstock.engine.switchboard import Switchboard
 from penstock.errors import EngineError, JournalTrimmed, PenstockError, TableWithoutKey, from_data
 from penstock.journal.reader import journal_mark
+from penstock.ledger.leases import Holder
 from penstock.ledger.ledger import Ledger
 from penstock.sources.base import Source
 
@@ -85,7 +89,7 @@ class Loops:
     def checkpoints(self) -> tuple[Flow, dict[str, int]]:
         """The flow, and how far each of its destinations has come."""
         flow, loops = self._now
-        return flow, {loop.status.name: loop.status.position for loop in loops}
+        return flow, {loop.status.name: loop.settled() for loop in loops}
 
     def places(self) -> list[str]:
         """Where each destination stands, in words."""
@@ -111,9 +115,10 @@ class Loops:
             raise (final or problems)[0]
 
     def check_keys(self, tables: Sequence[TableSchema]) -> None:
-        """Refuses a table without a key where a destination needs one."""
+        """Refuses a table without a key where a destination needs one, unless such a table is quarantined there."""
         for use in self.flow.destinations:
-            _check_keys(use, self._opened[use.name], tables)
+            if not _quarantines(self.flow, use):
+                _check_keys(use, self._opened[use.name], tables)
 
     def start(self, beginning: Beginning, *, paused: bool = False) -> None:
         """Lets every loop run; `paused` ones deliver nothing until `resume`."""
@@ -138,7 +143,8 @@ class Loops:
                 problem = _problem(name, destination)
                 if problem is not None and problem.retry != "timed":
                     raise problem
-                _check_keys(uses[name], destination, beginning.discovered)
+                if not _quarantines(new, uses[name]):
+                    _check_keys(uses[name], destination, beginning.discovered)
                 starting_position(uses[name], beginning.position, journal_directory(new, self._around.state))
         except PenstockError:
             for destination in opened.values():
@@ -177,6 +183,23 @@ class Loops:
         for loop in self:
             loop.notice()
 
+    def notice_loads(self) -> None:
+        """Something about loads has changed."""
+        for loop in self:
+            loop.notice_loads()
+
+    def has_begun(self, destination: str, load: int) -> bool:
+        """Whether rows of a load may be read, as far as a destination is concerned."""
+        return all(loop.has_begun(load) for loop in self if loop.status.name == destination)
+
+    def has_ended(self, destination: str, load: int) -> bool:
+        """Whether the destination knows that it has all of a load."""
+        return any(loop.has_ended(load) for loop in self if loop.status.name == destination)
+
+    def takes(self) -> dict[str, Callable[[str, str], bool]]:
+        """By destination, which tables it has."""
+        return {name: destination.options.takes for name, destination in dict(self._opened).items()}
+
     def pause(self) -> None:
         """Nothing is delivered from soon on."""
         for loop in self:
@@ -212,6 +235,15 @@ class Loops:
         found: Destination = card.load("destination")(self._place(flow, use), card.options.model_validate(use.options))
         return found
 
+    def _load_first(self, flow: Flow, use: DestinationUse, destination: Destination, beginning: Beginning) -> None:
+        """A destination that joins a flow which runs already has its tables loaded before it follows the stream."""
+        takes = destination.options.takes
+        tables = [(t.schema, t.name) for t in beginning.discovered if t.identity and takes(t.schema, t.name)]
+        position = starting_position(use, beginning.position, journal_directory(flow, self._around.state))
+        spec, who = {"destinations": [use.name]}, str(Holder.here())
+        loads, generation = self._around.ledger.loads, self._around.lease.generation
+        loads.begin(flow.name, generation, "table", spec, who, {use.name: tables}, position)
+
     def _place(self, flow: Flow, use: DestinationUse) -> Place:
         return Place(flow.name, use.name, staging_directory(flow, self._around.state) / use.name)
 
@@ -233,10 +265,12 @@ class Loops:
             "dead_letter": {"enabled": aside.enabled, "later": aside.later},
         }
         known = around.ledger.checkpoint(flow.name, use.name)
+        if known is None and use.start == "backfill" and not around.ledger.loads.entries(flow.name, use.name):
+            self._load_first(flow, use, destination, beginning)
         status = DestinationStatus(use.name, use.type, position=known.position if known is not None else 0)
-        lease = around.lease
+        lease, limits = around.lease, _limits(flow, use, around.source)
         lanes = Lanes(around.host, self._board, f"{flow.name}/{use.name}", setup, flow.parallelism, lambda: lease.deadline)
-        return DestinationLoop(
+        given = Assignment(
             flow=flow.name,
             source=beginning.identity,
             generation=lease.generation,
@@ -245,14 +279,17 @@ class Loops:
             lanes=lanes,
             ledger=around.ledger,
             letters=Letters(around.ledger, flow.name, lease.generation, aside, status),
+            quarantine=Quarantine(around.ledger, flow.name, lease.generation, journal, status, enabled=_quarantines(flow, use)),
+            intake=Intake(around.ledger, flow.name, lease.generation, use.name, journal, limits.max_bytes),
             beginning=beginning.position if known is not None else starting_position(use, beginning.position, journal),
-            limits=_limits(flow, use, around.source),
-            retry=use.retry or flow.config.retry,
-            give_up=flow.config.give_up_policy == "on_retry_exhaustion",
+            limits=limits,
             status=status,
             discovered=beginning.discovered,
             moved=around.moved,
             lease=lease,
+        )
+        return DestinationLoop(
+            given, retry=use.retry or flow.config.retry, give_up=flow.config.give_up_policy == "on_retry_exhaustion"
         )
 
 
@@ -260,13 +297,13 @@ def starting_position(use: DestinationUse, oldest: int, journal: Path) -> int:
     """The position after which a new destination begins; JournalTrimmed when the journal has not what it is to begin with."""
     # A journal that is being made has no index yet: it begins, and ends, where the source does.
     mark = journal_mark(journal) or oldest
-    if use.start in ("oldest", "now"):
+    if use.start in ("oldest", "now", "backfill"):
         return oldest if use.start == "oldest" else mark
     wanted = parse_lsn(use.start)
     if not oldest <= wanted <= mark:
         raise JournalTrimmed(
             f"destination {use.name} is to start at {use.start}, and the journal has {format_lsn(oldest)} to {format_lsn(mark)}",
-            remedy="Set `start` to a position in between, to oldest, or to now.",
+            remedy="Set `start` to a position in between, to oldest, to now, or to backfill.",
         )
     return wanted
 
@@ -292,6 +329,10 @@ def _check_keys(use: DestinationUse, destination: Destination, tables: Sequence[
             )
 
 
+def _quarantines(flow: Flow, use: DestinationUse) -> bool:
+    return (use.on_table_failure or flow.config.on_table_failure) == "quarantine"
+
+
 def _limits(flow: Flow, use: DestinationUse, source: Source) -> Limits:
     rules = (use.batch, flow.config.batch)
     capabilities = connectors.find("destination", use.type).capabilities
@@ -302,7 +343,9 @@ def _limits(flow: Flow, use: DestinationUse, source: Source) -> Limits:
         max_wait=_first(rules[0].max_wait, rules[1].max_wait, said.wait, float(capabilities.get("max_wait", 0.0))),
         parallelism=flow.parallelism,
         record_empty=said.empty,
+        stages=not capabilities.get("sends"),
         truncates_alone=bool(capabilities.get("sends")),
+        splits=not _first(rules[0].respect_source_tx, rules[1].respect_source_tx, True),
     )
 
 

@@ -1,10 +1,12 @@
-"""Where a flow's local state lies."""
+"""Where a flow's state lies."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from penstock.core.flow import Flow
+from penstock.ledger.address import SETTING, LedgerAddress
 
 
 def journal_directory(flow: Flow, state: Path) -> Path:
@@ -12,9 +14,10 @@ def journal_directory(flow: Flow, state: Path) -> Path:
     return Path(flow.config.journal.url) if flow.config.journal.url else state / "journal" / flow.name
 
 
-def ledger_path(state: Path) -> Path:
-    """The ledger of every flow of the state directory."""
-    return state / "ledger.db"
+def ledger_address(state: Path, url: str | None = None) -> LedgerAddress:
+    """The ledger: what `url` or else PENSTOCK_DATABASE_URL names, else the state directory's own. LedgerUnusable."""
+    given = url or os.environ.get(SETTING)
+    return LedgerAddress.parse(given) if given else LedgerAddress(state / "ledger.db")
 
 
 def run_directory(flow: Flow, state: Path) -> Path:

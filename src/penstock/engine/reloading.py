@@ -40,9 +40,15 @@ def compare(old: Flow, new: Flow) -> Changes:
 
 
 def kept(flow: Flow) -> str:
-    """What the ledger keeps: names, types and rules. Options may hold secrets, and are the file's to say."""
+    """What the ledger keeps: names, types, labels and rules. Options may hold secrets, and are the file's to say."""
     return flow.model_dump_json(
-        include={"name": True, "source": {"type"}, "destinations": {"__all__": {"name", "type", "required"}}, "config": True}
+        include={
+            "name": True,
+            "source": {"type"},
+            "destinations": {"__all__": {"name", "type", "required"}},
+            "config": True,
+            "labels": True,
+        }
     )
 
 
@@ -79,5 +85,6 @@ def _delivery(flow: Flow, use: DestinationUse) -> tuple[object, ...]:
         rules.batch,
         rules.give_up_policy,
         rules.dead_letter,
+        use.on_table_failure or rules.on_table_failure,
         flow.parallelism,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import time
 from collections.abc import Callable
 
@@ -16,6 +18,7 @@ from penstock.errors import (
     FlowStopped,
     JournalError,
     LedgerError,
+    LedgerUnreachable,
     PenstockError,
     SourceError,
 )
@@ -27,6 +30,8 @@ _log = structlog.get_logger()
 
 LOOK = 0.4
 """Seconds between looks at the wish."""
+REMINDER = 60.0
+"""Seconds between two lines in the log about a ledger that does not answer."""
 
 
 def refuse_stopped(flow: str, wish: Wish) -> None:
@@ -52,6 +57,8 @@ class Steering:
         self._wish = ledger.lifecycle.wish(flow)
         self._reloads = self._wish.reloads
         self._state = "running"
+        self._late: list[tuple[str, str | None, str | None]] = []
+        self._complained_at = -math.inf
         self._pausing = self._wish.state == "paused"
         if self._pausing:
             _log.info("the flow is paused: it is captured and not delivered", flow=flow, paused=said(self._wish))
@@ -67,9 +74,11 @@ class Steering:
             self._looked_at = time.monotonic()
             try:
                 self._wish = self._ledger.lifecycle.wish(self._flow)
+                self._record_late()
             except LedgerError as error:
-                _log.warning("the ledger could not be asked what is wanted of the flow", reason=error.message)
+                self._complain(error)
                 return None
+            self._complained_at = -math.inf
             self._follow(loops)
         if self._pausing and loops.are_quiet():
             self._pausing, self._state = False, "paused"
@@ -78,8 +87,21 @@ class Steering:
         return self._wish if self._wish.state == "stopped" else None
 
     def record(self, event: str, why: str | None, state: str | None = None) -> None:
-        """Keeps what happened, in the ledger."""
-        self._ledger.lifecycle.record(self._flow, self._generation, event, why, self._who, state)
+        """Keeps what happened, in the ledger; while that cannot be reached, until it can."""
+        self._late.append((event, why, state))
+        with contextlib.suppress(LedgerUnreachable):
+            self._record_late()
+
+    def _record_late(self) -> None:
+        while self._late:
+            event, why, state = self._late[0]
+            self._ledger.lifecycle.record(self._flow, self._generation, event, why, self._who, state)
+            self._late.pop(0)
+
+    def _complain(self, error: LedgerError) -> None:
+        if time.monotonic() - self._complained_at >= REMINDER:
+            self._complained_at = time.monotonic()
+            _log.warning("the ledger could not be asked what is wanted of the flow", reason=error.message, remedy=error.remedy)
 
     def reload(self) -> None:
         """Has the definition read again, and records what came of it; a refusal changes nothing."""
@@ -90,7 +112,7 @@ class Steering:
             for problem in error.problems:
                 _log.warning("the flow file has a problem", path=problem.path, problem=problem.message, remedy=problem.remedy)
             self._refused(error, f"{error.message}: {why}")
-        except (FlowError, ConnectorError, DestinationError, JournalError, SourceError) as error:
+        except (FlowError, ConnectorError, DestinationError, JournalError, LedgerUnreachable, SourceError) as error:
             self._refused(error, error.message)
         else:
             _log.info("reloaded", flow=self._flow, changes=changes)

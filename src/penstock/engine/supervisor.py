@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import structlog
 
-from penstock.embedded.cache import kernel_directory
 from penstock.engine.deadline import EXPIRED
 from penstock.engine.lease import HeldLease
+from penstock.engine.nursery import LEASE_FILE, Child, Nursery, shared
 from penstock.errors import PenstockError, SourceFailed, SourceRefused, from_data
 from penstock.sources.base import Prepared, Source
 
@@ -43,16 +41,17 @@ class CaptureSupervisor(threading.Thread):
         appended: Callable[[], None],
         fresh: Callable[[], Any] | None = None,
         lease: HeldLease | None = None,
+        nursery: Nursery = shared,
     ) -> None:
         """`fresh` reads the source's options again where they hold references to secrets; the child ends with the `lease`."""
         super().__init__(name="capture", daemon=True)
-        self._fresh, self._lease = fresh, lease
+        self._fresh, self._lease, self._nursery = fresh, lease, nursery
         self._let_go_for: PenstockError | None = None
         self._refusals = 0
         self._source, self._kind, self._journal = source, kind, journal
         self._appended = appended
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Child | None = None
         self._confirmed = 0
         self._holding = False
         self._stopping = threading.Event()
@@ -70,14 +69,15 @@ class CaptureSupervisor(threading.Thread):
         process = self._process
         return process.pid if process is not None and process.poll() is None else 0
 
-    def prepare(self) -> tuple[Prepared, bool, int]:
+    def prepare(self, *, export: bool = False) -> tuple[Prepared, bool, int]:
         """Starts the child up to the point where it has mended the journal, and prepares the source to fit.
 
-        Returns what the source said, whether the journal is new, and up to where it is complete.
+        With `export` a source whose journal is new keeps the moment at which it begins readable. Returns what the source said,
+        whether the journal is new, and up to where it is complete.
         """
         opened = self._open()
         new, mark = bool(opened["new"]), int(opened["mark"])
-        return self._source.prepare(None if new else mark), new, mark
+        return self._source.prepare(None if new else mark, export=export and new), new, mark
 
     def begin(self, prepared: Prepared) -> None:
         """Lets the child copy, and keeps it copying from now on."""
@@ -106,12 +106,9 @@ class CaptureSupervisor(threading.Thread):
         self._stopping.set()
         self._say({"stop": 1})
         process = self._process
-        if process is not None:
-            try:
-                process.wait(seconds)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        if process is not None and not process.wait(seconds):
+            process.kill()
+            process.wait(seconds)
         if self.is_alive():
             self.join(seconds)
         else:
@@ -192,18 +189,12 @@ class CaptureSupervisor(threading.Thread):
         if self._lease is not None:
             self._lease.check()
         page = self._lease.page.file if self._lease is not None else None
-        environment = {**os.environ}
-        environment.setdefault("NUMBA_CACHE_DIR", str(kernel_directory()))
-        process = subprocess.Popen(
-            [sys.executable, "-m", "penstock.engine.capturing"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-            pass_fds=() if page is None else (page,),
-        )
+        process = self._nursery.bear(self._kind, page)
         with self._lock:
             self._process = process
-        self._say({"source": self._kind, "journal": str(self._journal), "lease": page})
+        surroundings = {"environment": dict(os.environ), "directory": os.getcwd()}
+        lease = LEASE_FILE if page is not None else None
+        self._say({"source": self._kind, "journal": str(self._journal), "lease": lease, **surroundings})
         return self._next()
 
     def _resume_talk(self) -> None:
@@ -227,18 +218,18 @@ class CaptureSupervisor(threading.Thread):
         return error
 
     def _next(self) -> dict[str, Any] | None:
-        assert self._process is not None and self._process.stdout is not None
+        assert self._process is not None
         line = self._process.stdout.readline()
-        found: dict[str, Any] | None = json.loads(line) if line else None
+        found: dict[str, Any] | None = msgspec.json.decode(line) if line else None
         return found
 
     def _say(self, message: dict[str, Any]) -> None:
         with self._lock:
             process = self._process
-            if process is None or process.stdin is None:
+            if process is None:
                 return
             try:
-                process.stdin.write(json.dumps(message).encode() + b"\n")
+                process.stdin.write(msgspec.json.encode(message) + b"\n")
                 process.stdin.flush()
             except (BrokenPipeError, ValueError):
                 # The child is ending; the thread that hears it knows why.
@@ -249,17 +240,13 @@ class CaptureSupervisor(threading.Thread):
             process, self._process = self._process, None
         if process is None:
             return
-        if process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.close()
-        try:
-            process.wait(5)
-        except subprocess.TimeoutExpired:
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+        if not process.wait(5):
             process.kill()
-            process.wait()
+            process.wait(5)
         self._exit_code = process.returncode
-        if process.stdout is not None:
-            process.stdout.close()
+        process.close()
 
 
 def give_up_place(source: Source) -> None:

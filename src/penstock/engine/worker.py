@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +16,33 @@ import structlog
 from penstock.core import connectors
 from penstock.core.flow import Flow
 from penstock.core.position import format_lsn
+from penstock.core.schema import TableSchema
 from penstock.embedded.cache import kernel_directory
+from penstock.embedded.memory import give_back
 from penstock.engine import lease as leasing
+from penstock.engine import replaying
 from penstock.engine.acknowledgement import allowed
 from penstock.engine.drain import Drain
+from penstock.engine.ending import Ending
+from penstock.engine.joining import Joining
 from penstock.engine.keeping import JournalKeeper
 from penstock.engine.lease import HeldLease
+from penstock.engine.loading import Loading, enter, source_of
 from penstock.engine.loops import Beginning, Loops, Surroundings
+from penstock.engine.moments import Moment, Moments
 from penstock.engine.picture import Picture
-from penstock.engine.places import journal_directory, ledger_path, run_directory
+from penstock.engine.places import journal_directory, ledger_address, run_directory
+from penstock.engine.reading import Readers
 from penstock.engine.reloading import compare, kept
+from penstock.engine.replaying import Replay
+from penstock.engine.resolving import Resolving
 from penstock.engine.session import SparkHost
 from penstock.engine.status import WorkerStatus
 from penstock.engine.steering import Steering, refuse_stopped, said
 from penstock.engine.supervisor import CaptureSupervisor, give_up_place
 from penstock.engine.watching import SourceWatch
-from penstock.errors import FlowChanged, JournalLocked, LedgerError, LedgerFenced, PenstockError, SlotInUse
+from penstock.engine.whereabouts import Whereabouts
+from penstock.errors import FlowChanged, JournalLocked, LedgerError, LedgerFenced, LedgerUnreachable, PenstockError, SlotInUse
 from penstock.journal.retention import journal_size, oldest_position
 from penstock.ledger.leases import Holder
 from penstock.ledger.ledger import Ledger
@@ -40,6 +52,8 @@ _log = structlog.get_logger()
 
 TICK = 0.1
 LOOK = 0.4
+SETTLING = 60.0
+"""Seconds in which a flow's lanes stand, or something is wrong that is said elsewhere."""
 PATIENCE = 90.0
 """Seconds that a successor waits for the slot of a worker that stands still: longer than a server keeps a silent reader."""
 
@@ -55,15 +69,26 @@ class Worker:
         master: str | None = None,
         reload: Callable[[], Flow] | None = None,
         refers: bool = True,
+        host: SparkHost | None = None,
+        replay: Replay | None = None,
+        loads_only: bool = False,
+        resolves: bool = False,
     ) -> None:
-        """`reload` reads the flow's definition again; where it `refers` to secrets, also after a login was refused."""
+        """`reload` reads the flow's definition again; where it `refers` to secrets, also after a login was refused.
+
+        A `host` is shared with other workers of this process, and its owner's to stop. `replay` is done once, when the flow
+        starts; a flow that has no journal yet begins there. `loads_only` ends when no load is open, whatever `snapshot` says;
+        `resolves` has staging tables merged as soon as none is.
+        """
+        self._loads_only, self._resolves = loads_only, resolves
         self._flow = flow
         self._reload = reload
         self._fresh = self._fresh_options if reload is not None and refers else None
         self._source_watch: SourceWatch | None = None
         self.state = state
         self._journal = journal_directory(flow, state)
-        self._host = SparkHost(run_directory(flow, state), master)
+        self._owns_host = host is None
+        self._host = host or SparkHost(run_directory(flow, state), master)
         self._stopping = threading.Event()
         self._asked_to_reload = False
         self._news = threading.Event()
@@ -71,14 +96,19 @@ class Worker:
         self._supervisor: CaptureSupervisor | None = None
         self._ledger: Ledger | None = None
         self._lease: HeldLease | None = None
+        self._whereabouts: Whereabouts | None = None
         self._steering: Steering | None = None
+        self._resolving: Resolving | None = None
         self._keeper: JournalKeeper | None = None
         self._picture: Picture | None = None
+        self._loading: Loading | None = None
         self._failed = False
         self._identity = ""
         self._source_card = connectors.find("source", flow.source.type)
+        self._replay = replay
+        beginning = replaying.source_options(replay, flow, self._journal) if replay is not None else {}
         self._source: Source = self._source_card.load("source")(
-            flow.name, self._source_card.options.model_validate(flow.source.options)
+            flow.name, self._source_card.options.model_validate({**flow.source.options, **beginning})
         )
 
     @property
@@ -142,14 +172,21 @@ class Worker:
     def _take_lease(self, wait: bool) -> bool:
         """Makes this worker the one that runs the flow; false when it was stopped while it waited."""
         name = self._flow.name
-        self._ledger = ledger = Ledger(ledger_path(self.state))
+        address = ledger_address(self.state)
+        self._ledger = ledger = Ledger(address)
         refuse_stopped(name, ledger.lifecycle.wish(name))
+        self._whereabouts = Whereabouts(ledger, name, self._journal)
+        self._whereabouts.refuse_elsewhere()
 
         def go_on() -> bool:
-            return not self._stopping.is_set() and ledger.lifecycle.wish(name).state != "stopped"
+            with contextlib.suppress(LedgerUnreachable):
+                return not self._stopping.is_set() and ledger.lifecycle.wish(name).state != "stopped"
+            return not self._stopping.is_set()
 
-        path = ledger_path(self.state)
-        self._lease = leasing.take(path, name, "worker", wait=go_on if wait else None, lost=self._news.set)
+        self._lease = leasing.take(address, name, "worker", wait=go_on if wait else None, lost=self._news.set)
+        if self._lease is not None and wait:
+            # While it was waited for, the other worker may have begun the flow, and its journal.
+            self._whereabouts.refuse_elsewhere()
         return self._lease is not None
 
     def _start(self, wait: bool) -> None:
@@ -165,19 +202,33 @@ class Worker:
         self._source.recall(self._ledger.memory(self._flow.name))
         discovered = self._source.discover()
         loops.check_keys(discovered)
-        prepared, new, mark = self._prepare(supervisor, wait)
+        told: dict[str, Any] = {"mode": self._source.loading().mode, "takes": loops.takes, "notice": self._load_asked}
+        self._source.joining = joining = Joining(self._flow, self._ledger, self._lease.generation, **told)
+        loads_first = (self._loads_only or self._source.loading().mode != "never") and not self._ledger.loads.all(self._flow.name)
+        prepared, new, mark = self._prepare(supervisor, wait, export=loads_first)
         threading.Thread(target=self._warm_up, name="spark", daemon=True).start()
         generation = self._lease.generation
         self._ledger.take_over(self._flow.name, prepared.identity, kept(self._flow), generation)
         self._remember(self._source.remember())
+        if loads_first and new and not self._ledger.checkpoints(self._flow.name):
+            self._loading_begins(discovered)
+        if replay := None if new else self._replay:
+            replaying.send_again(replay, self._flow, self._ledger, generation, self._journal, self._source.confirmed())
         beginning = prepared.start if new else oldest_position(self._journal)
         self._keeper = JournalKeeper(self._journal, loops, supervisor)
         self._picture = Picture(run_directory(self._flow, self.state), generation, self.status)
         self._steering = Steering(self._ledger, self._flow.name, generation, self._reloaded)
+        self._resolving = Resolving(self._ledger, self._flow.name, generation)
         self._identity = prepared.identity
+        for load in self._ledger.loads.open(self._flow.name):
+            if load.kind == "table" and load.state == "requested":
+                enter(load, self._ledger, generation, loops.takes())
+        joining.delivers = True
         loops.start(Beginning(prepared.identity, beginning, discovered), paused=self._steering.is_paused)
         self._steering.record("started", None, "running")
+        self._loading = loading = self._load(prepared, prepared.start if new else mark)
         supervisor.begin(prepared)
+        loading.start()
         self._source_watch = SourceWatch(self._source, self._remember, self._news.set, let_go=supervisor.let_go)
         self._source_watch.start()
         _log.info(
@@ -191,13 +242,56 @@ class Worker:
             destinations=", ".join(loops.places()),
         )
 
-    def _prepare(self, supervisor: CaptureSupervisor, wait: bool) -> tuple[Prepared, bool, int]:
+    def _loading_begins(self, discovered: Sequence[TableSchema]) -> None:
+        """The flow's first load is recorded before anything is delivered, so that whoever runs the flow finishes it."""
+        assert self._ledger is not None and self._lease is not None and self._loops is not None
+        name, generation, who = self._flow.name, self._lease.generation, str(Holder.here())
+        tables = [t for t in discovered if t.identity]
+        if self._source.loading().consistent:
+            entries = {
+                d: [(t.schema, t.name) for t in tables if takes(t.schema, t.name)] for d, takes in self._loops.takes().items()
+            }
+            self._ledger.loads.begin(name, generation, "first", {}, who, entries)
+        else:
+            self._ledger.loads.request(name, "backfill", {"first": True}, who)
+
+    def _load(self, prepared: Prepared, mark: int) -> Loading:
+        """What reads tables, now or whenever somebody asks for it."""
+        assert self._ledger is not None and self._lease is not None and self._loops is not None and self._supervisor is not None
+        source, supervisor = source_of(self._flow), self._supervisor
+        first = None
+        if prepared.snapshot is not None:
+            hold = (self._source.snapshot_alive, self._source.let_snapshot_go)
+            first = Moment(prepared.snapshot, prepared.described, prepared.start, prepared.start, *hold)
+        card = self._source_card
+        moments = Moments(
+            self._journal, lambda: card.load("chunks")({}), lambda: max(mark, supervisor.journal_mark), supervisor.probe, first
+        )
+        readers = Readers(self._host, source, self._flow.source.type, self._journal, source.loading().rate)
+        around, loops = (self._ledger, self._lease, self._journal), self._loops
+        asked: dict[str, Any] = {"takes": loops.takes, "begun": loops.has_begun, "ended": loops.has_ended}
+        return Loading(self._flow, source, readers, moments, *around, notice=self._loads_moved, **asked)
+
+    def _loads_moved(self) -> None:
+        """Something about loads has changed."""
+        if self._loops is not None:
+            self._loops.notice_loads()
+        if self._loading is not None and self._loading.error is not None:
+            self._news.set()
+
+    def _load_asked(self) -> None:
+        """Tables join, and wait for their load."""
+        self._loads_moved()
+        if self._loading is not None:
+            self._loading.look_soon()
+
+    def _prepare(self, supervisor: CaptureSupervisor, wait: bool, *, export: bool) -> tuple[Prepared, bool, int]:
         """Source and journal ready; the capture of a worker that was taken over gets time to end by itself."""
         assert self._lease is not None
         deadline = time.monotonic() + PATIENCE
         while True:
             try:
-                return supervisor.prepare()
+                return supervisor.prepare(export=export)
             except (JournalLocked, SlotInUse) as error:
                 former = self._lease.took_over and f"penstock {self._flow.name}" in error.message
                 patient = former if isinstance(error, SlotInUse) else self._lease.took_over or wait
@@ -205,6 +299,12 @@ class Worker:
                     raise
                 _log.warning("waiting for the former worker's capture to end", code=error.code, reason=error.message)
                 self._stopping.wait(1.0)
+
+    def _record_end(self, ledger: Ledger, generation: int, state: str, why: str | None) -> None:
+        try:
+            ledger.lifecycle.record(self._flow.name, generation, state, why, str(Holder.here()), state)
+        except LedgerUnreachable as error:
+            _log.warning("how this run ended was not recorded", state=state, why=why or "", reason=error.message)
 
     def _remember(self, memory: dict[str, Any]) -> None:
         assert self._ledger is not None and self._lease is not None
@@ -245,6 +345,15 @@ class Worker:
             self._host.context()
         except PenstockError as error:
             _log.warning("spark did not start", code=error.code, reason=error.message)
+        # What is there now stays: looked through again and again, it would hold every epoch up for tens of milliseconds.
+        gc.collect()
+        gc.freeze()
+        deadline = time.monotonic() + SETTLING
+        while not self.is_ready() and time.monotonic() < deadline:
+            if self._stopping.wait(0.5):
+                return
+        self._host.tidy()
+        give_back()
 
     def _appended(self) -> None:
         """Capture has made something visible, or has ended."""
@@ -258,9 +367,12 @@ class Worker:
     def _moved(self) -> None:
         """A checkpoint has moved: the source may be told what the policy allows."""
         assert self._supervisor is not None and self._loops is not None
+        assert self._whereabouts is not None and self._lease is not None
         flow, checkpoints = self._loops.checkpoints()
-        if checkpoints:
+        if checkpoints and self._whereabouts.record(self._lease.generation):
             self._supervisor.confirm(allowed(flow, checkpoints, self._supervisor.journal_mark))
+        if self._loading is not None and self._loading.open:
+            self._loading.look_soon()
         if any(loop.error is not None or loop.is_quiet() for loop in self._loops):
             self._news.set()
 
@@ -270,8 +382,18 @@ class Worker:
         Returns why the flow ends when somebody has asked for it.
         """
         assert self._keeper is not None and self._steering is not None and self._loops is not None
-        assert self._picture is not None and self._supervisor is not None
-        drain = Drain(self._source, self._loops, self._supervisor)
+        assert self._picture is not None and self._supervisor is not None and self._resolving is not None
+        assert self._loading is not None
+        drain = Drain(self._source, self._loops, self._supervisor, self._loading)
+        ending = Ending(
+            self._loops,
+            self._loading,
+            self._resolving,
+            drain,
+            max_empty_reads=max_empty_reads,
+            loads_only=self._loads_only or self._source.loading().mode == "only",
+            resolves=self._resolves,
+        )
         while not self._stopping.is_set():
             self._news.wait(TICK if max_empty_reads is not None else LOOK)
             self._news.clear()
@@ -279,6 +401,7 @@ class Worker:
             if self._asked_to_reload:
                 self._asked_to_reload = False
                 self._steering.reload()
+            self._resolving.look(self._loops)
             wish = self._steering.look(self._loops)
             if wish is not None:
                 _log.info("stopping", flow=self.flow.name, by=wish.who, why=wish.why or "")
@@ -286,7 +409,7 @@ class Worker:
             if self._lease is not None and self._lease.valid():
                 self._keeper.look(paused=self._steering.is_paused)
                 self._picture.look()
-            if max_empty_reads is not None and drain.look() >= max_empty_reads:
+            if ending.is_due():
                 break
         self._raise_failed()
         return None
@@ -299,6 +422,8 @@ class Worker:
             raise self._supervisor.error
         if self._source_watch is not None and self._source_watch.error is not None:
             raise self._source_watch.error
+        if self._loading is not None and self._loading.error is not None:
+            raise self._loading.error
         if self._has_failed():
             self._raise_failed()
 
@@ -329,8 +454,7 @@ class Worker:
             if self._ledger is not None:
                 stack.callback(self._ledger.close)
                 if self._lease is not None:
-                    name, generation = self._flow.name, self._lease.generation
-                    stack.callback(self._ledger.lifecycle.record, name, generation, state, why, str(Holder.here()), state)
+                    stack.callback(self._record_end, self._ledger, self._lease.generation, state, why)
             if self._steering is not None:
                 stack.callback(self._remember, self._source.remember())
             if self._picture is not None and self._lease is not None and self._lease.valid():
@@ -339,8 +463,12 @@ class Worker:
             stack.callback(self._give_up_slot)
             if self._source_watch is not None:
                 self._source_watch.stop()
-            stack.callback(self._host.stop)
+            if self._owns_host:
+                stack.callback(self._host.stop)
             if self._supervisor is not None:
                 stack.callback(self._supervisor.stop)
+            if self._loading is not None:
+                stack.callback(self._loading.close)
+                self._loading.stop()
             if self._loops is not None:
                 stack.callback(self._loops.close)

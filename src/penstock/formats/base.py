@@ -23,7 +23,7 @@ class FileWriter(ABC):
     @property
     @abstractmethod
     def size(self) -> int:
-        """Bytes that have been written so far."""
+        """Bytes that have been written so far; after `close`, those of the whole file."""
 
     @property
     @abstractmethod

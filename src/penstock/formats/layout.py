@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core.batch import Batch, Image, Op
+from penstock.core.cutting import cut
 from penstock.core.schema import Column, TableSchema
 
 UNKNOWN = "__unknown"
@@ -68,29 +69,37 @@ def layout_schema(table: TableSchema) -> pa.Schema:
     return pa.schema([*_META, pa.field("__before", before), *own], metadata=metadata)
 
 
+@lru_cache(maxsize=1024)
+def _shapes(table: TableSchema) -> tuple[pa.Schema, pa.StructType]:
+    schema = layout_schema(table)
+    return schema, schema.field("__before").type
+
+
 def to_layout(batch: Batch, source: str) -> pa.RecordBatch:
     """The batch's changes in the layout, in order, LEAVE rows left out; `source` begins every event id."""
     from penstock.formats.kernels.event_id import event_ids
 
     batch = without_leaves(batch)
     table, count = batch.table, len(batch)
+    schema, kind = _shapes(table)
     op = batch.op.to_numpy(zero_copy_only=False)
     image = batch.image.to_numpy(zero_copy_only=False)
     unchanged = _marked(batch, batch.unchanged, op)
     meta = [
-        pc.take(_OPS, batch.op),
+        _names(op),
         batch.position,
         batch.ordinal,
         event_ids(source, batch.position, batch.ordinal),
         batch.committed_at,
         batch.xid,
-        pa.array(np.full(count, table.version, dtype=np.int32)),
+        cut(_versions, count, table.version),
         name_lists(table, unchanged, count),
         name_lists(table, _marked(batch, batch.read_later, op), count),
     ]
-    schema = layout_schema(table)
-    before = _before(batch, schema.field("__before").type, op, image)
-    columns = [_blank(column, unchanged, i) for i, column in enumerate(batch.rows.columns)]
+    before = _before(batch, kind, op, image)
+    columns = batch.rows.columns
+    if unchanged is not None:
+        columns = [_blank(column, unchanged, i) for i, column in enumerate(columns)]
     return pa.RecordBatch.from_arrays([*meta, before, *columns], schema=schema)
 
 
@@ -129,10 +138,27 @@ def _written_names(table: TableSchema) -> list[str]:
 
 def without_leaves(batch: Batch) -> Batch:
     """The batch without the LEAVE halves of key changes, which are no changes of their own."""
-    keep = pc.not_equal(batch.op, pa.scalar(int(Op.LEAVE), pa.uint8()))
-    if pc.all(keep, min_count=0).as_py():
-        return batch
-    return batch.filter(keep)
+    leaves = batch.op.to_numpy(zero_copy_only=False) == int(Op.LEAVE)
+    return batch.filter(pa.array(~leaves)) if leaves.any() else batch
+
+
+def _names(op: Any) -> pa.Array:
+    """What happened to each row, in a word."""
+    if len(op) and (op == op[0]).all():
+        return cut(_repeated, len(op), int(op[0]))
+    return pc.take(_OPS, pa.array(op))
+
+
+def _repeated(count: int, op: int) -> pa.Array:
+    return pa.repeat(_OPS[op], count)
+
+
+def _versions(count: int, version: int) -> pa.Array:
+    return pa.repeat(pa.scalar(version, pa.int32()), count)
+
+
+def _no_rows(count: int, kind: pa.StructType) -> pa.Array:
+    return pa.nulls(count, kind)
 
 
 def _marked(batch: Batch, masks: Sequence[pa.Array | None], op: Any) -> Any:
@@ -150,22 +176,28 @@ def _marked(batch: Batch, masks: Sequence[pa.Array | None], op: Any) -> Any:
 def name_lists(table: TableSchema, matrix: Any, count: int) -> pa.Array:
     """Per row the names of the columns that the matrix marks."""
     if matrix is None:
-        return pa.ListArray.from_arrays(pa.array(np.zeros(count + 1, dtype=np.int32)), pa.array([], pa.string()))
+        return cut(_without_names, count)
     offsets = np.zeros(count + 1, dtype=np.int32)
     np.cumsum(matrix.sum(axis=1), out=offsets[1:])
     names = pa.array([column.name for column in table.columns], pa.string())
     return pa.ListArray.from_arrays(pa.array(offsets), names.take(pa.array(np.nonzero(matrix)[1])))
 
 
+def _without_names(count: int) -> pa.Array:
+    return pa.ListArray.from_arrays(pa.array(np.zeros(count + 1, dtype=np.int32)), pa.array([], pa.string()))
+
+
 def _before(batch: Batch, kind: pa.StructType, op: Any, image: Any) -> pa.Array:
     """The old rows: from `before` for updates, from the row itself for deletes, null where nothing is known."""
     count = len(batch)
-    deleted = op == Op.DELETE
+    deleted = op == int(Op.DELETE)
+    if batch.before is None and not deleted.any():
+        return cut(_no_rows, count, kind)
     known = (image != Image.NONE) & (deleted | (op == Op.UPDATE) | (op == Op.ENTER))
     if batch.before is None:
         known &= deleted
     if not known.any():
-        return pa.nulls(count, kind)
+        return cut(_no_rows, count, kind)
     key_only = known & (image == Image.KEY)
     if batch.before is None:
         children = list(batch.rows.columns)

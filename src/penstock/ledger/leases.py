@@ -1,13 +1,15 @@
 """Leases: who may act for a flow, until when, and under which generation.
 
-Nobody's clock of day decides. Processes of one machine compare the clock that counts since its start; a process elsewhere
-takes a lease over when it has watched it for longer than its time without seeing it renewed.
+Nobody's clock of day decides who may take one. Processes of one machine compare the clock that counts since its start; a
+process elsewhere takes a lease over when it has watched it, by its own such clock, for longer than its time without seeing it
+renewed. What is only shown, and whether watching is worth while, is told by the ledger's clock: one clock for all who ask.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+import signal
 import socket
 import time
 from dataclasses import dataclass
@@ -16,19 +18,32 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from penstock.core.clock import clock
-from penstock.ledger.database import LedgerDatabase, Statement
+from penstock.ledger.address import LedgerAddress
+from penstock.ledger.database import LedgerDatabase
+from penstock.ledger.statement import Statement
 
 TTL = 10.0
 """Seconds that a lease lasts from the beginning of its last renewal."""
 
+SLACK = 0.1
+"""By how much of its time a lease of another machine is watched longer: clocks do not run equally fast."""
+
 _FIND = Statement(
-    "select flow, generation, purpose, host, pid, started, machine, taken_at, renewals, deadline, expires_at"
+    "select flow, generation, purpose, host, pid, started, machine, taken_at, renewals, deadline, expires_at, {now} as seen_at"
     " from leases where flow = :f"
 )
+_TAKE = Statement(
+    "insert into leases (flow, generation, purpose, host, pid, started, machine, taken_at, renewals, deadline, expires_at)"
+    " values (:f, :g, :p, :host, :pid, :started, :machine, {now}, 0, :d, {now} + :ttl) on conflict (flow)"
+    " do update set generation = excluded.generation, purpose = excluded.purpose, host = excluded.host,"
+    " pid = excluded.pid, started = excluded.started, machine = excluded.machine, taken_at = excluded.taken_at,"
+    " renewals = 0, deadline = excluded.deadline, expires_at = excluded.expires_at"
+)
 _RENEW = Statement(
-    "update leases set renewals = renewals + 1, deadline = :d, expires_at = :e"
+    "update leases set renewals = renewals + 1, deadline = :d, expires_at = {now} + :ttl"
     " where flow = :f and generation = :g and expires_at <> 0"
 )
+_GIVE_UP = Statement("update leases set expires_at = 0, deadline = 0 where flow = :f and generation = :g")
 
 
 @dataclass(frozen=True)
@@ -55,6 +70,28 @@ class Holder:
         """Whether `clock` is the same for it and for us."""
         return self.machine.partition("/")[0] == _machine().partition("/")[0]
 
+    def stands_still(self) -> bool:
+        """Whether the process is stopped, by a signal or a debugger: it runs nothing until somebody wakes it."""
+        fields = _stat(self.pid) if self.machine == _machine() else None
+        return fields is not None and fields[0] in "Tt" and int(fields[19]) == self.started
+
+    def end(self) -> bool:
+        """Ends the process with SIGKILL if it stands still; false when it does not, or when that is not ours to do."""
+        try:
+            handle = os.pidfd_open(self.pid)
+        except OSError:
+            return False
+        try:
+            # Looked at with the handle in hand: the number may have gone to another process before.
+            if not self.stands_still():
+                return False
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+        except OSError:
+            return False
+        finally:
+            os.close(handle)
+        return True
+
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
 
@@ -69,12 +106,14 @@ class Lease:
     """What it was taken for: `worker`, or a command's name."""
     holder: Holder
     taken_at: int
-    """In µs since 1970."""
+    """In µs since 1970, by the ledger's clock, as all but the deadline."""
     renewals: int
     deadline: float
     """By the holder's `clock`."""
     expires_at: int
-    """In µs since 1970, for people; 0 when it was given up."""
+    """0 when it was given up."""
+    seen_at: int
+    """When it was read."""
 
     @property
     def is_given_up(self) -> bool:
@@ -89,16 +128,24 @@ class Lease:
             return clock() >= self.deadline
         return watched is not None and (watched.generation, watched.renewals) == (self.generation, self.renewals)
 
+    def looks_over(self) -> bool:
+        """Whether it is free or, on another machine, seems so: good enough to be shown, and to begin to watch it."""
+        return self.is_free() or (not self.holder.shares_clock() and self.seen_at > self.expires_at)
+
 
 class Leases:
     """The leases of a ledger, over a connection of their own: a renewal waits for no other work of its process."""
 
-    def __init__(self, path: Path, ttl: float = TTL) -> None:
+    def __init__(self, where: LedgerAddress | Path, ttl: float = TTL) -> None:
         self.ttl = ttl
         """How long a lease lasts that is taken or renewed here."""
-        # To take a lease must be durable, since the generation counts; to renew it need not be: who loses power is gone.
-        self._database = LedgerDatabase(path)
-        self._quick = LedgerDatabase(path, durable=False)
+        # To take a lease must be durable, since the generation counts; to renew it need not be: who loses power is gone. On a
+        # server a second connection would cost more than a sync every three seconds.
+        self._database = LedgerDatabase(where)
+        shared = self._database.address.is_shared
+        self._quick = self._database if shared else LedgerDatabase(where, durable=False)
+        self.in_a_file = not shared
+        """Whether the ledger is a file, whose lock a stopped process keeps; a server ends such a transaction by itself."""
 
     def close(self) -> None:
         """Gives back the connections."""
@@ -115,48 +162,26 @@ class Leases:
 
         `began` is the caller's `clock` before it asked: the lease lasts from then.
         """
-        with self._database.transaction() as c:
+        with self._database.transaction(flow) as c:
             former = _of(_FIND.run(c, f=flow).one_or_none())
             if former is not None and not former.is_free(watched):
                 return None
             known = c.scalar(sa.text("select generation from flows where name = :f"), {"f": flow})
             # A ledger that was lost does not count from 1 again: destinations would take its worker for an older one.
             newest = max(int(known or 0), former.generation if former is not None else 0) or int(time.time())
-            lease = Lease(flow, newest + 1, purpose, holder, _now(), 0, began + self.ttl, _now() + int(self.ttl * 1e6))
-            c.execute(
-                sa.text(
-                    "insert into leases (flow, generation, purpose, host, pid, started, machine, taken_at, renewals, deadline,"
-                    " expires_at) values (:f, :g, :p, :host, :pid, :started, :machine, :t, 0, :d, :e) on conflict (flow)"
-                    " do update set generation = excluded.generation, purpose = excluded.purpose, host = excluded.host,"
-                    " pid = excluded.pid, started = excluded.started, machine = excluded.machine, taken_at = excluded.taken_at,"
-                    " renewals = 0, deadline = excluded.deadline, expires_at = excluded.expires_at"
-                ),
-                {
-                    "f": flow,
-                    "g": lease.generation,
-                    "p": purpose,
-                    **vars(holder),
-                    "t": lease.taken_at,
-                    "d": int(lease.deadline * 1e6),
-                    "e": lease.expires_at,
-                },
-            )
-            c.execute(sa.text("update flows set generation = :g where name = :f"), {"g": lease.generation, "f": flow})
-            return lease
+            place = {"f": flow, "g": newest + 1, "p": purpose, **vars(holder)}
+            _TAKE.run(c, **place, d=int((began + self.ttl) * 1e6), ttl=int(self.ttl * 1e6))
+            c.execute(sa.text("update flows set generation = :g where name = :f"), {"g": newest + 1, "f": flow})
+            return _of(_FIND.run(c, f=flow).one())
 
     def renew(self, flow: str, generation: int, began: float) -> bool:
         """Lets the lease last from `began` on; false when it is no longer the caller's."""
-        with self._quick.transaction() as c:
-            values = {"d": int((began + self.ttl) * 1e6), "e": _now() + int(self.ttl * 1e6), "f": flow, "g": generation}
-            return _RENEW.run(c, **values).rowcount == 1
+        values = {"d": int((began + self.ttl) * 1e6), "ttl": int(self.ttl * 1e6), "f": flow, "g": generation}
+        return self._quick.change(_RENEW, **values) == 1
 
     def give_up(self, flow: str, generation: int) -> None:
         """Ends the lease at once; nothing when it is another's."""
-        with self._quick.transaction() as c:
-            c.execute(
-                sa.text("update leases set expires_at = 0, deadline = 0 where flow = :f and generation = :g"),
-                {"f": flow, "g": generation},
-            )
+        self._quick.change(_GIVE_UP, f=flow, g=generation)
 
 
 def _of(row: sa.Row[tuple[object, ...]] | None) -> Lease | None:
@@ -164,7 +189,7 @@ def _of(row: sa.Row[tuple[object, ...]] | None) -> Lease | None:
         return None
     r = row._mapping
     holder = Holder(r["host"], r["pid"], r["started"], r["machine"])
-    times = (r["taken_at"], r["renewals"], r["deadline"] / 1e6, r["expires_at"])
+    times = (r["taken_at"], r["renewals"], r["deadline"] / 1e6, r["expires_at"], r["seen_at"])
     return Lease(r["flow"], r["generation"], r["purpose"], holder, *times)
 
 
@@ -176,11 +201,18 @@ def _machine() -> str:
 
 def _started(pid: int) -> int | None:
     """When the process began, in ticks; 0 when there is none, or only its remains; None when it cannot be seen."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
+    fields = _stat(pid)
+    if fields is None:
         return None if _exists(pid) else 0
     return 0 if fields[0] in "ZX" else int(fields[19])
+
+
+def _stat(pid: int) -> list[str] | None:
+    """What the kernel says of a process, from its state on; None when it says nothing."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
 
 
 def _exists(pid: int) -> bool:
@@ -191,7 +223,3 @@ def _exists(pid: int) -> bool:
     except PermissionError:
         return True
     return True
-
-
-def _now() -> int:
-    return time.time_ns() // 1000

@@ -18,6 +18,7 @@ import sqlalchemy as sa
 
 from penstock.core.epoch import Epoch
 from penstock.ledger.database import LedgerDatabase
+from penstock.ledger.statement import plain
 
 WAITING = "waiting"
 """Code and state of a letter that only waits for another one."""
@@ -77,7 +78,7 @@ class DeadLetters:
     def all(self, flow: str, destination: str | None = None) -> list[Letter]:
         """The letters of a flow, or of one of its destinations, in log order."""
         where = "flow = :f" + (" and destination = :d" if destination is not None else "")
-        with self._database.transaction() as c:
+        with self._database.reading() as c:
             rows = c.execute(
                 sa.text(f"select {_SHOWN} from dead_letters where {where} order by destination, position, ordinal, id"),
                 {"f": flow, "d": destination} if destination is not None else {"f": flow},
@@ -86,7 +87,7 @@ class DeadLetters:
 
     def mark(self, flow: str, destination: str) -> tuple[int, int]:
         """Changes whenever anybody has changed a letter of the destination."""
-        with self._database.transaction() as c:
+        with self._database.reading() as c:
             row = c.execute(
                 sa.text("select count(*), coalesce(max(updated_at), 0) from dead_letters where flow = :f and destination = :d"),
                 {"f": flow, "d": destination},
@@ -95,13 +96,13 @@ class DeadLetters:
 
     def content(self, letter: int) -> bytes | None:
         """The packed change; None when there is no such letter any more."""
-        with self._database.transaction() as c:
+        with self._database.reading() as c:
             found: bytes | None = c.scalar(sa.text("select content from dead_letters where id = :i"), {"i": letter})
         return found
 
     def replayed_by(self, epoch: Epoch) -> list[bytes]:
         """The packed changes that the epoch delivers before its own, in log order."""
-        with self._database.transaction() as c:
+        with self._database.reading() as c:
             rows = c.execute(
                 sa.text(
                     "select content from dead_letters where flow = :f and destination = :d and epoch = :n"
@@ -122,7 +123,7 @@ class DeadLetters:
         return self._each(f"delete from dead_letters where flow = :f and id = :i and {_AT_REST}", flow, letters)
 
     def _each(self, sql: str, flow: str, letters: Iterable[int]) -> set[int]:
-        with self._database.transaction() as c:
+        with self._database.transaction(flow) as c:
             return {i for i in letters if c.execute(sa.text(sql), {"f": flow, "i": i, "t": _now()}).rowcount}
 
     def set_aside(
@@ -145,11 +146,11 @@ class DeadLetters:
         ):
             c.execute(sa.text(sql), who)
         if found:
-            c.execute(_INSERT, [{**who, **letter, "keys": json.dumps(letter["keys"], ensure_ascii=False)} for letter in found])
+            c.execute(_INSERT, [{**who, **letter, **_texts(letter)} for letter in found])
         for letter, (code, reason) in again.items():
             c.execute(
                 sa.text("update dead_letters set state = 'refused', code = :c, reason = :r, updated_at = :t where id = :i"),
-                {"c": code, "r": reason, "i": letter, "t": _now()},
+                {"c": code, "r": plain(reason), "i": letter, "t": _now()},
             )
         for (schema, table), (position, ordinal) in truncated.items():
             c.execute(
@@ -191,7 +192,7 @@ class DeadLetters:
                 "update dead_letters set state = 'open', epoch = null, attempts = attempts + 1, code = :c, reason = :r,"
                 " updated_at = :t where flow = :f and destination = :d and epoch = :n and state in ('replaying', 'refused')"
             ),
-            {"c": code, "r": reason, "t": _now(), "f": epoch.flow, "d": epoch.destination, "n": epoch.number},
+            {"c": code, "r": plain(reason), "t": _now(), "f": epoch.flow, "d": epoch.destination, "n": epoch.number},
         ).rowcount
 
     def let_go(self, c: sa.Connection, flow: str, destination: str) -> None:
@@ -215,6 +216,10 @@ _INSERT = sa.text(
     # A change that has a letter already keeps it: a destination that begins anew meets its old refusals again.
     " :position, :ordinal, :op, :code, :reason, :content, 'pending', 0, :n, :t, :t) on conflict do nothing"
 )
+
+
+def _texts(letter: Mapping[str, Any]) -> dict[str, str]:
+    return {"keys": json.dumps(letter["keys"], ensure_ascii=False), "reason": plain(letter["reason"])}
 
 
 def _now() -> int:

@@ -6,7 +6,6 @@ state. A wish outlives workers: one that starts for a paused flow is paused from
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import dataclass
 from typing import Literal
@@ -14,23 +13,30 @@ from typing import Literal
 import sqlalchemy as sa
 
 from penstock.errors import FlowUnknown, TransitionRefused
-from penstock.ledger.database import LedgerDatabase, Statement
+from penstock.ledger.database import LedgerDatabase
+from penstock.ledger.flows import Flows, KnownFlow
+from penstock.ledger.statement import Statement, plain
 
-State = Literal["running", "paused", "stopped"]
+State = Literal["running", "paused", "stopped", "once"]
+"""What may be wanted; `once` is to run until nothing is left, and then to be stopped."""
 
 HISTORY = 200
 """How many events of a flow are kept."""
 
+_NEWEST = Statement(
+    "select id, at, event, who, why, generation from flow_events where flow = :f and id > :a order by id desc limit :n"
+)
 _WISH = Statement("select state, who, why, at, reloads from wishes where flow = :f")
 
 _COMMANDS: dict[str, tuple[State, tuple[State, ...], str]] = {
     "pause": ("paused", ("running", "paused"), "`penstock flow start` lets it run again; then it can be paused."),
     "resume": ("running", ("running", "paused"), "It was stopped, not paused: `penstock flow start` lets it run again."),
-    "stop": ("stopped", ("running", "paused", "stopped"), ""),
+    "stop": ("stopped", ("running", "paused", "stopped", "once"), ""),
     "start": ("running", ("running", "stopped"), "It is paused, not stopped: `penstock flow resume` lets it go on."),
+    "run": ("once", ("stopped", "once"), "It is not stopped: `penstock flow stop` ends it; then it can be run once."),
 }
 """What each command asks for, from which wishes it may, and what to do else."""
-_PAST = {"pause": "paused", "resume": "resumed", "stop": "stopped", "start": "started"}
+_PAST = {"pause": "paused", "resume": "resumed", "stop": "stopped", "start": "started", "run": "run once"}
 
 
 @dataclass(frozen=True)
@@ -57,20 +63,6 @@ class Event:
     generation: int | None
 
 
-@dataclass(frozen=True)
-class KnownFlow:
-    """A flow as the ledger has it."""
-
-    name: str
-    identity: str
-    definition: dict[str, object]
-    """What of the definition says how positions are to be read: names, types and rules, no options."""
-    generation: int
-    state: str
-    reason: str | None
-    updated_at: int
-
-
 class Lifecycle:
     """Wishes and events."""
 
@@ -88,65 +80,84 @@ class Lifecycle:
         `known` says that the flow exists although no worker has run it yet.
         """
         state, allowed, remedy = _COMMANDS[command]
-        with self._database.transaction() as c:
+        with self._database.transaction(flow) as c:
             if not known and not _is_known(c, flow):
-                raise FlowUnknown(f"there is no flow named {flow} in {self._database.path.parent}", flow=flow)
+                raise FlowUnknown(f"there is no flow named {flow} in {self._database.address}", flow=flow)
             before = _wish(c, flow)
             if before.state not in allowed:
                 raise TransitionRefused(f"flow {flow} is {before.state}: it cannot be {_PAST[command]}", remedy=remedy, flow=flow)
-            if before.state == state:
+            if before.state == state and not (command in ("start", "run") and _has_failed(c, flow)):
                 return before, False
             wish = Wish(state, who, why, _now(), before.reloads)
-            _keep(c, flow, wish)
-            _note(c, flow, f"{command} asked for", who, why, None)
+            keep_wish(c, flow, wish)
+            note_event(c, flow, f"{command} asked for", who, why, None)
             return wish, True
 
     def ask_reload(self, flow: str, who: str) -> int:
         """Asks for the flow's definition to be read again; the newest event before, so that the answer can be waited for."""
-        with self._database.transaction() as c:
+        with self._database.transaction(flow) as c:
             if not _is_known(c, flow):
-                raise FlowUnknown(f"there is no flow named {flow} in {self._database.path.parent}", flow=flow)
+                raise FlowUnknown(f"there is no flow named {flow} in {self._database.address}", flow=flow)
             before = _wish(c, flow)
-            _keep(c, flow, Wish(before.state, before.who, before.why, before.at, before.reloads + 1))
-            _note(c, flow, "reload asked for", who, None, None)
+            keep_wish(c, flow, Wish(before.state, before.who, before.why, before.at, before.reloads + 1))
+            note_event(c, flow, "reload asked for", who, None, None)
+            return int(c.scalar(sa.text("select max(id) from flow_events where flow = :f"), {"f": flow}) or 0)
+
+    def note(self, flow: str, event: str, who: str, why: str | None) -> int:
+        """Records that an operator wants something which is no state; the event's number, after which the answer comes."""
+        with self._database.transaction(flow) as c:
+            if not _is_known(c, flow):
+                raise FlowUnknown(f"there is no flow named {flow} in {self._database.address}", flow=flow)
+            note_event(c, flow, event, who, why, None)
             return int(c.scalar(sa.text("select max(id) from flow_events where flow = :f"), {"f": flow}) or 0)
 
     def record(self, flow: str, generation: int, event: str, why: str | None, who: str, state: str | None = None) -> bool:
         """What a worker has done, and the flow's state from then on; false, and nothing, when another has taken over."""
-        with self._database.transaction() as c:
+        with self._database.transaction(flow) as c:
             if c.scalar(sa.text("select generation from flows where name = :f"), {"f": flow}) != generation:
                 return False
             if state is not None:
                 c.execute(
                     sa.text("update flows set state = :s, reason = :r, updated_at = :t where name = :f"),
-                    {"s": state, "r": why, "t": _now(), "f": flow},
+                    {"s": state, "r": plain(why) if why is not None else None, "t": _now(), "f": flow},
                 )
-            _note(c, flow, event, who, why, generation)
+            note_event(c, flow, event, who, why, generation)
             return True
 
     def events(self, flow: str, limit: int = 10, after: int = 0) -> list[Event]:
         """The newest events after that one, the newest last."""
         with self._database.reading() as c:
-            rows = c.execute(
-                sa.text(
-                    "select id, at, event, who, why, generation from flow_events where flow = :f and id > :a"
-                    " order by id desc limit :n"
-                ),
-                {"f": flow, "a": after, "n": limit},
-            ).all()
+            rows = _NEWEST.run(c, f=flow, a=after, n=limit).all()
             return [Event(**row._mapping) for row in reversed(rows)]
 
-    def flows(self) -> list[KnownFlow]:
-        """Every flow that a worker has run."""
+    def after(self, last: int, limit: int, flow: str | None = None) -> list[tuple[str, Event]]:
+        """The first events after that one, of one flow or of all, the newest last."""
+        only = " and flow = :f" if flow is not None else ""
         with self._database.reading() as c:
             rows = c.execute(
-                sa.text("select name, identity, definition, generation, state, reason, updated_at from flows order by name")
+                sa.text(
+                    f"select flow, id, at, event, who, why, generation from flow_events where id > :a{only} order by id limit :n"
+                ),
+                {"a": last, "n": limit, **({"f": flow} if flow is not None else {})},
             ).all()
-            return [KnownFlow(**{**row._mapping, "definition": json.loads(row.definition)}) for row in rows]
+            return [(str(row.flow), Event(**{k: v for k, v in row._mapping.items() if k != "flow"})) for row in rows]
+
+    def newest(self) -> int:
+        """The number of the newest event of any flow; 0 when there is none."""
+        with self._database.reading() as c:
+            return int(c.scalar(sa.text("select max(id) from flow_events")) or 0)
+
+    def flows(self) -> list[KnownFlow]:
+        """Every flow that was created here or that a worker has run."""
+        return list(Flows(self._database).all())
 
     def flow(self, name: str) -> KnownFlow | None:
         """One of them."""
-        return next((flow for flow in self.flows() if flow.name == name), None)
+        return Flows(self._database).find(name)
+
+
+def _has_failed(c: sa.Connection, flow: str) -> bool:
+    return bool(c.scalar(sa.text("select state from flows where name = :f"), {"f": flow}) == "failed")
 
 
 def _wish(c: sa.Connection, flow: str) -> Wish:
@@ -154,7 +165,8 @@ def _wish(c: sa.Connection, flow: str) -> Wish:
     return Wish(**row._mapping) if row is not None else Wish()
 
 
-def _keep(c: sa.Connection, flow: str, wish: Wish) -> None:
+def keep_wish(c: sa.Connection, flow: str, wish: Wish) -> None:
+    """Keeps what is wanted of the flow, as part of somebody's transaction."""
     c.execute(
         sa.text(
             "insert into wishes (flow, state, who, why, at, reloads) values (:f, :state, :who, :why, :at, :reloads)"
@@ -165,7 +177,9 @@ def _keep(c: sa.Connection, flow: str, wish: Wish) -> None:
     )
 
 
-def _note(c: sa.Connection, flow: str, event: str, who: str, why: str | None, generation: int | None) -> None:
+def note_event(c: sa.Connection, flow: str, event: str, who: str, why: str | None, generation: int | None) -> None:
+    """Keeps an event, as part of somebody's transaction."""
+    why = plain(why) if why is not None else None
     c.execute(
         sa.text("insert into flow_events (flow, at, event, who, why, generation) values (:f, :t, :e, :w, :y, :g)"),
         {"f": flow, "t": _now(), "e": event, "w": who, "y": why, "g": generation},

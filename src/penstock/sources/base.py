@@ -9,6 +9,8 @@ made, when the flow is given up. `head` and `confirmed` ask the server and are c
 second. `recall` comes before the first `prepare` with what `remember` gave the ledger at some earlier moment, which may be
 long ago or half a minute before a crash. `look` is called every few seconds by a thread of its own while the flow runs, and
 uses a connection of its own; when it raises, the flow goes on and is looked at again, and only `SourceHealth.error` ends it.
+`joining` is told by `prepare` and `look` of every table that joins a flow which has a journal, before it counts as known: if it
+raises, the table has not joined, or is told of again. It is told again after a crash, too.
 
 `Capture` runs in a child process of the worker, made there from the plain data that `Source.recipe` returned. `run` reads
 the log from `journal.mark` on and appends it, and returns only when `link.stopping` is set; it raises an error of ours when
@@ -20,6 +22,11 @@ the server `link.confirmed` and no more.
 `Completer` runs in lanes too, where `Source.completion` asked for one: it adds to decoded batches what the log left out. It
 may ask the source, so it is not pure: a replay gives the same changes, but cells that it filled may have other values.
 A lane keeps its completer from epoch to epoch; a completer must expect to miss epochs and to see one twice.
+
+`ChunkReader` reads tables beside the log, for a first load or a backfill; `chunks.py` has its contract. `prepare` with `export`
+keeps the moment at which it has made the slot readable (`Prepared.snapshot`), over a connection of its own, until
+`let_snapshot_go`: everything up to `Prepared.start` is in it and nothing after. A slot that was there already has no such
+moment. It ends with the connection: `snapshot_alive` says whether it is still there.
 """
 
 from __future__ import annotations
@@ -29,14 +36,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
+
 from penstock.core.batch import Batch
 from penstock.core.epoch import Epoch
 from penstock.core.finding import Finding
 from penstock.core.schema import TableSchema
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, SourceSettings
 from penstock.journal.reader import SliceReader
 from penstock.journal.record import Slice
 from penstock.journal.writer import JournalWriter
+from penstock.sources.chunks import Chunk, LoadRules, LoadSettings, SnapshotHold
 
 
 @dataclass(frozen=True)
@@ -49,6 +59,10 @@ class Prepared:
     """Position from which the slot delivers when the journal is empty."""
     facts: Mapping[str, str | int] = field(default_factory=dict)
     """What the flow uses on the server, for the log: names, counts, positions."""
+    snapshot: str | None = None
+    """Name of the exported snapshot that is exactly the state at `start`; only if asked for, and if the slot was made now."""
+    described: str = ""
+    """What that snapshot contains, as `ChunkReader.contains` takes it."""
 
 
 @dataclass(frozen=True)
@@ -102,12 +116,17 @@ class Batching:
     """A stretch of the log that holds nothing is recorded as an epoch of its own."""
 
 
+Joining = Callable[[Sequence[tuple[str, str]], int], bool]
+"""Called with tables that join, as (schema, table), and a position at which they had not; whether their rows are loaded."""
+
+
 class Source(ABC):
     """Driver half; `flow` is the flow's name, from which slot and publication get theirs."""
 
     def __init__(self, flow: str, options: Any) -> None:
         self.flow = flow
         self.options = options
+        self.joining: Joining = lambda tables, since: False
 
     @abstractmethod
     def check(self, journal_end: int | None = None) -> list[Finding]:
@@ -121,9 +140,10 @@ class Source(ABC):
         """The tables that the flow takes, with their keys, as the catalogue has them now."""
 
     @abstractmethod
-    def prepare(self, journal_end: int | None) -> Prepared:
+    def prepare(self, journal_end: int | None, export: bool = False) -> Prepared:
         """Publication and slot ready for a journal that ends there (None: a new one); idempotent.
 
+        With `export`, a slot that has to be made leaves its snapshot open.
         SlotMissing, SlotLost, SlotInUse, SourceGap or SourceDiverged when the slot cannot continue the journal.
         """
 
@@ -181,8 +201,48 @@ class Source(ABC):
         """Plain data from which every lane makes its `Completer`; None when the decoded batches are to stay as they are."""
         return None
 
+    def loading(self) -> LoadSettings:
+        """What the source's options say of loads."""
+        return LoadSettings("never")
+
+    def let_snapshot_go(self) -> None:
+        """Ends the snapshot that `prepare` has exported; readers that have begun go on. Idempotent."""
+
+    def snapshot_alive(self) -> bool:
+        """Whether readers can still be given that snapshot's name; cheap, asks the server, never raises."""
+        return False
+
+    def unsent(self, tables: Sequence[TableSchema]) -> list[TableSchema]:
+        """Those of the tables whose changes the log does not carry now: a snapshot taken before it does would leave a gap."""
+        return []
+
+    def plan_chunks(self, tables: Sequence[TableSchema], rules: LoadRules) -> list[Chunk]:
+        """Chunks that hold every row of the tables, as the log would have sent it, exactly once; an empty table has one too.
+
+        Table by table in the order given, a few queries for all of them together. TableGone names one that is not there.
+        """
+        raise _cannot_load(self)
+
+    def key_chunks(self, table: TableSchema, keys: pa.RecordBatch) -> list[Chunk]:
+        """Chunks that read these keys of the table and no others; `keys` as `Touched.keys` has them, repetitions allowed."""
+        raise _cannot_load(self)
+
+    def hold_snapshot(self) -> SnapshotHold:
+        """The state of now, kept for many readers; the caller closes it."""
+        raise _cannot_load(self)
+
+    def reading(self, rate: int | None = None) -> dict[str, Any]:
+        """Plain data from which executors make their `ChunkReader`; `rate` is the most bytes a second of one of them."""
+        raise _cannot_load(self)
+
     def close(self) -> None:
-        """Gives back connections."""
+        """Gives back connections, that of an exported snapshot included."""
+
+
+def _cannot_load(source: Source) -> SourceSettings:
+    return SourceSettings(
+        f"The source of flow {source.flow} cannot read tables, only their changes.", remedy="Set `snapshot: never` on the flow."
+    )
 
 
 class Link(ABC):

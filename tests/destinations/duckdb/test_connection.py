@@ -14,6 +14,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from penstock.destinations.base import Held
 from penstock.destinations.duckdb.connection import Connection
 from penstock.destinations.duckdb.options import DuckDBOptions
 from penstock.errors import DestinationUnwritable
@@ -54,6 +55,17 @@ def can_be_read(path: Path) -> bool:
     """Whether another process can open the file now."""
     code = f"import duckdb; duckdb.connect({str(path)!r}, read_only=True).execute('SELECT 1')"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
+def test_the_position_of_an_earlier_version_is_read_and_its_table_grows(duck: Harness, tmp_path: Path) -> None:
+    duck.deliver(1, work(ONE, [insert({"id": 1, "v": "a"})]))
+    duck.close()
+    with duckdb.connect(str(tmp_path / "target.duckdb")) as connection:
+        connection.execute("ALTER TABLE penstock.positions DROP COLUMN part")
+    assert duck.destination.committed() == Held(1000, 1)
+    duck.deliver(2, work(ONE, [update({"id": 1, "v": "b"}, position=1001)]))
+    duck.close()
+    assert duck.destination.committed() == Held(2000, 2)
 
 
 def test_a_file_that_is_open_elsewhere_names_the_process(duck: Harness, holder: subprocess.Popen[bytes]) -> None:
@@ -148,14 +160,14 @@ try:
     limit()
     duck.destination.commit(epoch, receipts)
 except DestinationUnwritable as error:
-    print("refused", duck.destination.committed())
+    print("refused", duck.destination.committed().position)
 """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     root = Path(__file__).parents[3]
     done = subprocess.run([sys.executable, "-c", code], env=environment, cwd=root, capture_output=True, text=True, check=False)
     assert done.stdout == "refused 1000\n", done.stderr
     duck = Harness("duckdb", tmp_path)
-    assert duck.destination.committed() == 1000
+    assert duck.destination.committed() == Held(1000, 1)
     duck.destination.abort(duck.epoch(2))
     duck.deliver(2, work(ONE, [insert({"id": 2, "v": "b"}, position=1001)]))
     assert duck.state(ONE) == {(1,): {"id": 1, "v": "a"}, (2,): {"id": 2, "v": "b"}}
@@ -171,7 +183,7 @@ def test_errors_never_show_values(duck: Harness) -> None:
     with pytest.raises(Exception, match="refused a value") as refused:
         duck.destination.commit(epoch, receipts)
     assert not re.search("s3cret", f"{refused.value}{getattr(refused.value, 'facts', '')}")
-    assert duck.destination.committed() == 1000
+    assert duck.destination.committed() == Held(1000, 1)
 
 
 def test_a_small_epoch_does_not_rewrite_a_big_table(tmp_path: Path) -> None:

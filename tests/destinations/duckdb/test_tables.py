@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 
 from penstock.core.schema import TableSchema
+from penstock.destinations.base import Held
 from penstock.destinations.duckdb.options import DuckDBOptions
-from penstock.errors import SchemaRefused, TableWithoutKey, TruncateRefused
+from penstock.errors import SchemaRefused, TableWithoutKey, TruncateRefused, ValueRefused
 from tests.batches import delete, insert, move, table, truncate, update
 from tests.conformance.harness import Harness, work
 from tests.formats.values import EVERY, HARD
@@ -26,6 +27,18 @@ def duck(tmp_path: Path) -> Iterator[Harness]:
     made = Harness("duckdb", tmp_path)
     yield made
     made.close()
+
+
+def test_a_row_that_a_constraint_refuses_names_its_table_and_changes_nothing(duck: Harness) -> None:
+    duck.deliver(1, work(ONE, [insert({"id": 1, "v": 1})]))
+    duck.close()
+    with duckdb.connect(str(duck.home / "target.duckdb")) as connection:
+        connection.execute("CREATE OR REPLACE TABLE public.orders (id BIGINT, v INTEGER CHECK (v < 10))")
+    with pytest.raises(ValueRefused) as refused:
+        duck.deliver(2, work(ONE, [insert({"id": 2, "v": 2}), insert({"id": 3, "v": 50}, ordinal=2)]))
+    assert refused.value.facts == {"table": "public.orders"} and "50" not in refused.value.message
+    assert asked(duck, "SELECT * FROM public.orders") == []
+    assert duck.destination.committed() == Held(1000, 1)
 
 
 def asked(duck: Harness, sql: str) -> list[tuple[Any, ...]]:

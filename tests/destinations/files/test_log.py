@@ -13,6 +13,8 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from penstock.core.epoch import Epoch
+from penstock.destinations.base import Held
 from penstock.destinations.files import writer as files_writer
 from penstock.destinations.files.manifest import Manifests
 from penstock.destinations.files.options import FilesOptions
@@ -55,10 +57,33 @@ def test_changes_can_be_read_back_in_every_format(tmp_path: Path, format: str) -
     assert later == ["delete", "update"]
 
 
+def test_a_file_made_ahead_is_used_or_replaced_and_never_left(tmp_path: Path) -> None:
+    """By the lane that rests between epochs, also when a recovery has cleared it away meanwhile."""
+    staging = tmp_path / "log" / "_staging" / "flow.files"
+    harness = Harness("files", tmp_path)
+    lane = harness.writer()
+    lane.rest()
+    assert not staging.exists()
+    for number, lost in ((1, False), (2, False), (3, True)):
+        epoch = harness.epoch(number)
+        receipt = lane.write(epoch, 0, iter([batch(ONE, [insert({"id": number, "v": 1, "big": "", "large": ""}, position=1)])]))
+        assert [p.name for p in staging.iterdir()] == [receipt["files"][0]["staged"]]
+        harness.destination.commit(epoch, [receipt])
+        lane.rest()
+        assert [p.name[:7] for p in staging.iterdir()] == [".spare."]
+        if lost:
+            harness.destination.committed()
+            assert not list(staging.iterdir())
+    lane.write(harness.epoch(5), 0, iter([batch(ONE, ROWS[:1])]))
+    lane.rest()
+    lane.close()
+    assert len(list(staging.iterdir())) == 1
+
+
 def test_files_lie_where_the_specification_says(tmp_path: Path) -> None:
     harness = Harness("files", tmp_path)
     harness.deliver(1, FIRST)
-    name = f"{1000:016X}-0000-000001-0000.parquet"
+    name = f"{1000:016X}-000000000001-0000-000001-0000.parquet"
     assert (tmp_path / "log" / "public" / "orders" / name).exists()
     assert (tmp_path / "log" / "public" / "lines" / name).exists()
     found = duckdb.sql(f"SELECT count(*), min(__op) FROM '{tmp_path}/log/public/orders/*.parquet'").fetchall()
@@ -71,7 +96,7 @@ def test_a_file_that_is_full_is_followed_by_another(tmp_path: Path, compression:
     harness = Harness("files", tmp_path, max_file_bytes="20KiB", compression=compression)
     harness.deliver(1, work(ONE, ROWS), cuts=range(0, 200, 10))
     names = [Path(name).name for name in published(tmp_path) if name.endswith(".parquet")]
-    assert names == [f"{1000:016X}-0000-000001-{n:04d}.parquet" for n in range(len(names))]
+    assert names == [f"{1000:016X}-000000000001-0000-000001-{n:04d}.parquet" for n in range(len(names))]
     assert len(names) > 2
     assert seen(harness) == [("insert", n) for n in range(1, 200)]
 
@@ -100,7 +125,7 @@ def test_tables_without_a_key_and_empty_epochs_are_logged(tmp_path: Path) -> Non
     harness.deliver(1, work(keyless, [insert({"id": 1}, position=10), delete({"id": 1}, position=11)]))
     harness.deliver(2, [])
     assert seen(harness, keyless) == [("insert", 1), ("delete", 1)]
-    assert harness.destination.committed() == 2000
+    assert harness.destination.committed() == Held(2000, 2)
 
 
 def test_what_a_crash_left_published_is_replaced_and_never_doubled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +137,7 @@ def test_what_a_crash_left_published_is_replaced_and_never_doubled(tmp_path: Pat
     # The crash came after the renames and before the manifest; then the operator changed an option.
     harness.destination._publish(epoch, receipts)  # type: ignore[attr-defined]
     left = {name for name in published(tmp_path) if name.endswith(".parquet")}
-    assert len(left) == 3
+    assert len(left) == 2
     harness = Harness("files", tmp_path)
     assert harness.destination.committed() is None
     harness.destination.abort(epoch)
@@ -129,6 +154,31 @@ def test_a_commit_that_was_interrupted_can_be_called_again(tmp_path: Path) -> No
     harness.destination._publish(harness.epoch(1), receipts)  # type: ignore[attr-defined]
     harness.destination.commit(harness.epoch(1), receipts)
     assert len(seen(harness)) == 5
+
+
+def test_what_an_earlier_version_left_without_a_manifest_is_replaced_and_what_it_committed_is_not(tmp_path: Path) -> None:
+    harness = Harness("files", tmp_path)
+    harness.destination.prepare([ONE])
+    directory = tmp_path / "log" / "public" / "orders"
+    # Earlier versions named a file by its position only: one of each epoch, and an attempt at the second that died.
+    committed, left = (directory / f"{upto:016X}-0000-000001-0000.parquet" for upto in (1000, 2000))
+    receipts = harness.write(harness.epoch(1), work(ONE, ROWS[:1]))
+    harness.destination.commit(harness.epoch(1), receipts)
+    newer = directory / f"{1000:016X}-000000000001-0000-000001-0000.parquet"
+    newer.rename(committed)
+    page = next(tmp_path.rglob("_manifests/*/*.jsonl"))
+    page.write_text(page.read_text().replace(newer.name, committed.name))
+    left.write_bytes(committed.read_bytes())
+    staged = tmp_path / "log" / "_staging" / "flow.files" / f".{2000:016X}.0123456789abcdef.000000.tmp"
+    staged.write_bytes(b"")
+    harness.close()
+    assert harness.destination.committed() == Held(1000, 1) and not staged.exists()
+    harness.destination.abort(harness.epoch(2, at=1000))
+    harness.deliver(2, work(ONE, ROWS[1:2]), at=1000)
+    harness.destination.abort(Epoch("flow", "files", "src1", 3, 1000, 2000, 1, 1))
+    harness.destination.commit(Epoch("flow", "files", "src1", 3, 1000, 2000, 1, 1), [])
+    assert committed.exists() and not left.exists()
+    assert seen(harness) == [("insert", 1), ("insert", 2)]
 
 
 def test_two_flows_do_not_share_a_directory(tmp_path: Path) -> None:
@@ -168,7 +218,7 @@ def test_a_manifest_cut_off_by_a_crash_is_no_commit_and_is_written_again(tmp_pat
     both = page.read_bytes()
     page.write_bytes(whole + both[len(whole) : len(both) + cut] if cut < 0 else both[: len(whole) + cut])
     harness = Harness("files", tmp_path)
-    assert harness.destination.committed() == 1000
+    assert harness.destination.committed() == Held(1000, 1)
     harness.destination.abort(harness.epoch(2))
     harness.deliver(2, work(ONE, [update({"id": 1, "v": 2}, position=1001)]))
     assert page.read_bytes() == both

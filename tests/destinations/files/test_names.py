@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,5 +55,10 @@ def test_a_very_long_name_is_cut_and_told_apart_by_its_digest() -> None:
 
 
 def test_names_of_files_sort_as_the_log_does() -> None:
-    assert file_name(EPOCH, 1, 3, 2, "parquet") == "00000000016B6C50-0001-000003-0002.parquet"
+    assert file_name(EPOCH, 1, 3, 2, "parquet") == "00000000016B6C50-000000000007-0001-000003-0002.parquet"
+    names = [
+        file_name(replace(EPOCH, number=n, upto=upto), 0, 1, 0, "json")
+        for n, upto in ((9, 10), (10, 10), (11, 16), (12, 1 << 40))
+    ]
+    assert sorted(names) == names
     assert table_directory(Path("/data"), "public", "orders") == Path("/data/public/orders")

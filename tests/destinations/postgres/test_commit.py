@@ -11,6 +11,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+from penstock.destinations.base import Held
 from penstock.destinations.postgres.options import PostgresOptions
 from penstock.errors import DestinationBehind, DestinationFailed, DestinationUnreachable, LedgerFenced
 from penstock.sources.postgres.options import PostgresOptions as SourceOptions
@@ -38,6 +39,16 @@ def test_the_position_is_where_anyone_can_read_it(target: Harness) -> None:
     target.deliver(1, FIRST)
     target.deliver(2, [])
     assert asked(target.home, POSITION) == [("flow", "postgres", "src1", 2000, 2, 1, True)]
+
+
+def test_the_position_of_an_earlier_version_is_read_and_its_table_grows(target: Harness) -> None:
+    target.deliver(1, FIRST)
+    target.close()
+    asked(target.home, "ALTER TABLE penstock.positions DROP COLUMN part")
+    assert target.destination.committed() == Held(1000, 1)
+    target.close()
+    target.deliver(2, SECOND)
+    assert target.destination.committed() == Held(2000, 2)
 
 
 def test_a_flow_from_the_target_leaves_our_own_tables_out(target: Harness) -> None:
@@ -115,7 +126,7 @@ def test_a_worker_that_was_stopped_in_mid_epoch_holds_nobody_up(target: Harness,
     stopped.execute("SET idle_in_transaction_session_timeout = 0")
     stopped.execute("BEGIN")
     stopped.execute("UPDATE penstock.positions SET position = 1500")
-    assert rival.destination.committed() == 1000
+    assert rival.destination.committed() == Held(1000, 1)
     rival.deliver(2, SECOND, generation=2)
     assert asked(target.home, "SELECT v FROM public.orders") == [(2,)]
     receipts = target.write(target.epoch(2), SECOND)
@@ -145,7 +156,7 @@ def test_a_lost_row_is_made_again_and_the_epoch_runs_at_the_next_try(target: Har
     assert asked(target.home, "SELECT v FROM public.orders") == [(1,)]
     target.deliver(2, SECOND)
     assert asked(target.home, "SELECT v FROM public.orders") == [(2,)]
-    assert target.destination.committed() == 2000
+    assert target.destination.committed() == Held(2000, 2)
 
 
 @pytest.mark.parametrize("setting", ["on", "off", "local", "remote_write", "remote_apply"])

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.destinations.base import Receipt
+from penstock.destinations.base import Held, Receipt
 from penstock.errors import ChangesRefused, ValueRefused
 from tests.batches import Change, batch, delete, insert, move, table, update
 from tests.conformance.harness import Harness, work
@@ -33,7 +33,7 @@ def refused(target: Harness, changes: Sequence[Change]) -> list[tuple[Any, ...]]
     made = receipts(target, changes)
     with pytest.raises(ChangesRefused) as raised:
         target.destination.commit(target.epoch(2), made)
-    assert target.state(ONE) == before and target.destination.committed() == 1000
+    assert target.state(ONE) == before and target.destination.committed() == Held(1000, 1)
     assert all(r["code"] == "value_refused" and r["schema"] == "public" for r in raised.value.refusals)
     return [(r["position"], r["ordinal"]) for r in raised.value.refusals]
 

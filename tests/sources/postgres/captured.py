@@ -65,10 +65,10 @@ class PlainLink(Link):
 class Captured:
     """One flow's capture over a database; `drain` returns when the journal has everything up to now."""
 
-    def __init__(self, database: Database, directory: Path, **options: Any) -> None:
+    def __init__(self, database: Database, directory: Path, export: bool = False, **options: Any) -> None:
         self.directory = directory
         self.source = PostgresSource("flow", PostgresOptions(**{"dsn": database.dsn, **options}))
-        self.prepared = self.source.prepare(None)
+        self.prepared = self.source.prepare(None, export)
         self.link = PlainLink()
         self.error: BaseException | None = None
         self._decoder = PostgresDecoder()

@@ -164,7 +164,7 @@ def test_hostile_names(database: Database, tmp_path: Path) -> None:
     weird = '"We""ird; täble $1 %s {flow}"'
     database.execute(f'create schema "S. ""x"; create table "S. ""x".{weird} ("c\'; --" int primary key, "C" int)')
     database.execute('create table "it\'sz\\q" (id int primary key)')
-    options = {
+    options: dict[str, Any] = {
         "ddl_trigger_schema": 'dd"l; x',
         "ddl_trigger_name": "tr'ig\"ger $$ \\ {x}",
         "ddl_message_prefix": "pre'  fix\\ {flow} %s",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from penstock.sources.postgres import gauge, inventory, newcomers
 from penstock.sources.postgres.control import Control
 from penstock.sources.postgres.gauge import Gauge
 from penstock.sources.postgres.options import PostgresOptions
+from penstock.sources.postgres.publishing import Publishing
 from penstock.sources.postgres.source import PostgresSource
 from tests.conftest import Database
 from tests.processes import wait_until
@@ -308,6 +309,47 @@ def test_a_table_dropped_and_created_again_joins_and_is_said_to_need_a_load(data
         captured.drain()
     assert health.error is None and "dropped and created again" in reasons(health)["table public.a"]
     assert [e["row"] for e in captured.events("a")] == [{"id": 1}, {"id": 2, "v": "x"}]
+
+
+def test_tables_that_join_are_told_once_before_they_count_and_those_that_a_command_added_are_not(
+    database: Database, make: Maker
+) -> None:
+    told: list[str] = []
+
+    def joining(tables: Sequence[tuple[str, str]], since: int) -> bool:
+        (found,) = database.rows("select count(*) from pg_publication_tables where tablename = any(%s)", [t for _, t in tables])
+        told.extend(f"{schema}.{table} {found[0]}" for schema, table in tables)
+        return True
+
+    database.execute("create table a (id int primary key)")
+    source = make()
+    source.joining = joining
+    source.look()
+    database.execute('create table b (id int primary key); create table "We""ird.x*" (id int primary key)')
+    source.look()
+    assert told == ['public.We"ird.x* 0', "public.b 0"]
+    told.clear()
+    database.execute("drop table a; create table a (id int primary key)")
+    assert source.look().findings == (), "it is loaded, so nobody has to load it"
+    assert told == ["public.a 0"]
+    told.clear()
+    publishing = Publishing(source.flow, source.options)
+    publishing.remove(["b"])
+    source.look()
+    publishing.add(["b"])
+    publishing.close()
+    source.look()
+    source.look()
+    assert told == []
+    again = make()
+    database.execute("create table c (id int primary key)")
+    again.joining = joining
+    again.recall(source.remember())
+    again.prepare(source.confirmed())
+    assert told == ["public.c 0"]
+    database.execute(f'create table d (id int primary key); alter publication "{source.publication}" add table d')
+    again.look()
+    assert told == ["public.c 0", "public.d 1"]
 
 
 def test_a_table_dropped_during_the_very_look_is_not_taken_for_one_taken_out(

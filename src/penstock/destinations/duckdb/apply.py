@@ -6,6 +6,7 @@ and the aliases begin with `penstock_`, so that no table of the user's is found 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 import duckdb
@@ -14,6 +15,7 @@ import pyarrow.compute as pc
 
 from penstock.destinations.folding.moves import Departing, Moves
 from penstock.destinations.folding.order import in_order
+from penstock.destinations.folding.origins import share_origins
 from penstock.destinations.folding.staged import StagedChunk
 from penstock.destinations.sql import equal, listed, quoted
 
@@ -23,6 +25,7 @@ class DuckDBRoom:
 
     moved = "temp.penstock_moved"
     left = "temp.penstock_left"
+    overriding = ""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, target: str) -> None:
         self._connection, self.target = connection, target
@@ -41,6 +44,19 @@ class DuckDBRoom:
         found = self._connection.execute(sql).fetchone()
         del penstock_patch
         return 0 if found is None else int(found[0])
+
+
+def apply_table(
+    connection: duckdb.DuckDBPyConnection, target: str, staging: str | None, buckets: Sequence[Sequence[StagedChunk]]
+) -> None:
+    """Applies all chunks of one table; while `staging` is open, rows of its load there, and changes of the stream to both."""
+    if staging is None:
+        apply_chunks(connection, target, buckets)
+        return
+    stream = [[chunk for chunk in chunks if not chunk.loaded] for chunks in buckets]
+    share_origins(DuckDBRoom(connection, target), DuckDBRoom(connection, staging), itertools.chain.from_iterable(stream))
+    apply_chunks(connection, target, stream)
+    apply_chunks(connection, staging, buckets)
 
 
 def apply_chunks(connection: duckdb.DuckDBPyConnection, target: str, buckets: Sequence[Sequence[StagedChunk]]) -> None:

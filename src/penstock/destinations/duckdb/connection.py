@@ -13,7 +13,7 @@ import duckdb
 
 from penstock.destinations.duckdb.options import DuckDBOptions
 from penstock.destinations.filesystem import mended
-from penstock.errors import DestinationError, DestinationFailed, DestinationUnwritable
+from penstock.errors import DestinationError, DestinationFailed, DestinationUnwritable, ValueRefused
 
 _HOLDER = re.compile(r"PID (\d+)")
 # Reading this much of a log back takes about a second when the worker starts again after a crash.
@@ -128,6 +128,18 @@ def _connect(options: DuckDBOptions) -> duckdb.DuckDBPyConnection:
     # It would draw on standard output whenever a commit takes two seconds, between the lines of a stdout destination.
     connection.execute("SET enable_progress_bar = false")
     return connection
+
+
+@contextmanager
+def about(table: str) -> Iterator[None]:
+    """Rows of that table, by its name at the source, are written: one that a constraint refuses is refused for good.
+
+    A value that does not fit its column may fit when the table has been prepared again, which a retry does.
+    """
+    try:
+        yield
+    except duckdb.ConstraintException as error:
+        raise ValueRefused(f"{table}: a constraint in DuckDB refused a row", table=table) from error
 
 
 def _is_locked(error: duckdb.Error) -> bool:

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from penstock.core.batch import Batch
 from penstock.core.schema import TableSchema
-from penstock.destinations.duckdb import types
+from penstock.destinations.duckdb import uuids
 from penstock.destinations.duckdb.odd import meanings
 from penstock.destinations.duckdb.types import travel, travelling
 from penstock.destinations.folding import writer
@@ -33,4 +33,4 @@ class DuckDBWriter(FoldingWriter):
 def warm() -> None:
     """Compiles or loads the kernels that a lane runs."""
     writer.warm()
-    types.warm()
+    uuids.warm()

@@ -10,10 +10,10 @@ from pathlib import Path
 from penstock.core.epoch import Epoch
 from penstock.core.finding import Finding
 from penstock.core.schema import TableSchema
-from penstock.destinations.base import Destination, Place, Receipt
-from penstock.destinations.files.disk import make_directory, sync_directory, write_durably
+from penstock.destinations.base import Destination, Held, Place, Receipt
+from penstock.destinations.files.disk import make_directory, side_by_side, sync_directory, write_durably
 from penstock.destinations.files.manifest import Manifests, Published
-from penstock.destinations.files.names import file_name, schema_path, staging_directory, table_directory
+from penstock.destinations.files.names import file_name, is_of, schema_path, staged_prefix, staging_directory, table_directory
 from penstock.destinations.files.options import FilesOptions
 from penstock.destinations.files.writer import file_format
 from penstock.destinations.filesystem import mended, probe
@@ -49,8 +49,7 @@ class FilesDestination(Destination):
     def prepare(self, tables: Sequence[TableSchema]) -> None:
         """Makes each table's directory; SchemaRefused when another flow's change log lies there."""
         with mended(self._root):
-            for table in tables:
-                self._claim(table)
+            side_by_side(self._claim, tables)
 
     def commit(self, epoch: Epoch, receipts: Sequence[Receipt]) -> None:
         """Publishes the epoch: renames, then the manifest, each durable before the next; a second call changes nothing."""
@@ -65,23 +64,21 @@ class FilesDestination(Destination):
                 self._fence(generation)
                 self._manifests.add(epoch, files)
                 failpoints.reach("destination.after_publish")
-            self._clear(epoch.upto, only=True)
+            self._clear(epoch.number, only=True)
 
     def fence(self, generation: int) -> None:
         """Writes the generation beside the manifests."""
         with mended(self._root):
             self._fence(generation)
 
-    def committed(self) -> int | None:
-        """The position of the newest manifest; also clears what dead attempts at older epochs have staged."""
+    def committed(self) -> Held | None:
+        """What the newest manifest says; also clears what dead attempts at epochs up to it have staged."""
         with mended(self._root):
             self._fence(self._generation)
             self._manifests.settle()
-            newest = self._manifests.newest()
-            if newest is None:
-                return None
-            self._clear(newest.upto, only=False)
-            return newest.upto
+            held = self._manifests.held()
+            self._clear(held.epoch if held is not None else 0, only=False)
+            return held
 
     def abort(self, epoch: Epoch) -> None:
         """Removes what attempts have staged.
@@ -90,9 +87,11 @@ class FilesDestination(Destination):
         attempt replaces them by the same bytes, and removes those that it does not have (when options have changed).
         """
         with mended(self._root):
-            self._clear(epoch.upto, only=True)
-            if not self._manifests.holds(epoch):
-                self._leftovers[epoch.upto] = list(self._published(epoch))
+            self._clear(epoch.number, only=True)
+            held = self._manifests.held()
+            if held is None or not held.has(epoch):
+                alone = held is None or held.position < epoch.upto
+                self._leftovers[epoch.number] = list(self._published(epoch, alone=alone))
 
     def close(self) -> None:
         """Gives back the manifests' file."""
@@ -113,7 +112,7 @@ class FilesDestination(Destination):
                 files.append(Published(str(final.relative_to(self._root)), *about))
                 failpoints.reach("destination.in_publish")
         kept = {self._root / file.path for file in files}
-        for path in self._leftovers.pop(epoch.upto, []):
+        for path in self._leftovers.pop(epoch.number, []):
             if path not in kept:
                 path.unlink(missing_ok=True)
                 touched[path.parent] = None
@@ -121,11 +120,11 @@ class FilesDestination(Destination):
             sync_directory(directory)
         return tuple(files)
 
-    def _published(self, epoch: Epoch) -> Iterator[Path]:
+    def _published(self, epoch: Epoch, *, alone: bool) -> Iterator[Path]:
         """Files that carry the epoch's name; a walk over all directories, for recovery only."""
         for directory in self._root.glob("[!_.]*/*/"):
             with os.scandir(directory) as entries:
-                yield from (directory / e.name for e in entries if e.name.startswith(f"{epoch.upto:016X}-"))
+                yield from (directory / e.name for e in entries if is_of(epoch, e.name, alone=alone))
 
     def _claim(self, table: TableSchema) -> None:
         directory = table_directory(self._root, table.schema, table.name)
@@ -164,11 +163,13 @@ class FilesDestination(Destination):
             self._manifests.raise_generation(generation)
         self._generation = max(generation, self._generation)
 
-    def _clear(self, upto: int, *, only: bool) -> None:
-        """Removes what attempts have staged for the epoch up to there, or for all up to there."""
+    def _clear(self, number: int, *, only: bool) -> None:
+        """Removes what attempts at an epoch have staged, or at all up to it, with what earlier versions named otherwise."""
+        mine, next_one = staged_prefix(number), staged_prefix(number + 1)
         names = os.listdir(self._staging) if self._staging.is_dir() else []
         for name in names:
-            if name.endswith(".tmp") and (name[1:17] == f"{upto:016X}" or (not only and int(name[1:17], 16) < upto)):
+            older = not only and (name < next_one or not name.startswith(".e"))
+            if name.endswith(".tmp") and (older or name.startswith(mine)):
                 (self._staging / name).unlink(missing_ok=True)
 
 

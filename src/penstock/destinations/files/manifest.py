@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.core.epoch import Epoch
+from penstock.destinations.base import Held
 from penstock.destinations.files.disk import make_directory, sync_directory, sync_file, write_durably
 from penstock.destinations.files.names import MANIFESTS
 
@@ -47,6 +48,13 @@ class Manifest:
     after: int
     upto: int
     files: tuple[Published, ...]
+    part: int = 0
+    """How many changes of the transaction that follows `upto` are in it too."""
+
+    @property
+    def held(self) -> Held:
+        """What the destination holds when this is its newest."""
+        return Held(self.upto, self.epoch, self.part)
 
     @classmethod
     def parse(cls, line: bytes) -> Manifest:
@@ -61,14 +69,20 @@ class Manifests:
 
     def __init__(self, root: Path, flow: str, destination: str) -> None:
         self._home = root / MANIFESTS / f"{flow}.{destination}"
+        self._mark = str(self._home / "_generation")
         self._page: _Page | None = None
 
     def holds(self, epoch: Epoch) -> bool:
         """Whether the epoch is committed."""
-        if self._page is not None and self._page.is_current():
-            return self._page.upto >= epoch.upto
+        held = self.held()
+        return held is not None and held.has(epoch)
+
+    def held(self) -> Held | None:
+        """What the newest manifest says; None before the first."""
+        if self._page is not None and self._page.is_current() and self._page.held is not None:
+            return self._page.held
         newest = self.newest()
-        return newest is not None and newest.upto >= epoch.upto
+        return None if newest is None else newest.held
 
     def add(self, epoch: Epoch, files: tuple[Published, ...]) -> None:
         """Commits the epoch, durably and at once."""
@@ -78,9 +92,10 @@ class Manifests:
             make_directory(self._home)
             self._page = _Page(path)
         about = (epoch.flow, epoch.destination, epoch.source, epoch.number, epoch.generation, epoch.after, epoch.upto)
-        manifest = dict(zip(_NAMES, about, strict=True)) | {"files": [vars(file) for file in files]}
+        part = {"part": epoch.upto_part} if epoch.upto_part else {}
+        manifest = dict(zip(_NAMES, about, strict=True)) | part | {"files": [vars(file) for file in files]}
         try:
-            self._page.append(json.dumps(manifest).encode() + b"\n", epoch.upto)
+            self._page.append(json.dumps(manifest).encode() + b"\n", Held(epoch.upto, epoch.number, epoch.upto_part))
         except OSError:
             # What of the line has reached the disk is found out, and cut off, when the page is opened again.
             self.close()
@@ -93,7 +108,7 @@ class Manifests:
             sync_directory(self._home)
 
     def newest(self) -> Manifest | None:
-        """The manifest with the highest position."""
+        """The manifest of the last epoch."""
         for name in reversed(self._names()):
             line = _last_line(self._home / name)
             if line is not None:
@@ -101,29 +116,35 @@ class Manifests:
         return None
 
     def __iter__(self) -> Iterator[Manifest]:
-        reached = -1
+        # Numbers began anew when a ledger was lost under an earlier version; positions never went back.
+        reached = (-1, 0)
         for name in self._names():
             with open(self._home / name, "rb") as page:
                 for line in page:
                     if not line.endswith(b"\n"):
                         break
                     manifest = Manifest.parse(line)
-                    if manifest.upto > reached:
-                        reached = manifest.upto
+                    if (manifest.upto, manifest.epoch) > reached:
+                        reached = (manifest.upto, manifest.epoch)
                         yield manifest
 
     @property
     def generation(self) -> int:
         """The highest generation that has acted here; 0 before the first."""
         try:
-            return int((self._home / "_generation").read_text())
+            # Opened anew, because a file system of several machines may answer `stat` from its memory.
+            file = os.open(self._mark, os.O_RDONLY)
         except FileNotFoundError:
             return 0
+        try:
+            return int(os.read(file, 64))
+        finally:
+            os.close(file)
 
     def raise_generation(self, generation: int) -> None:
         """Records that a worker of this generation has begun to act, durably."""
         make_directory(self._home)
-        write_durably(self._home / "_generation", f"{generation}\n")
+        write_durably(Path(self._mark), f"{generation}\n")
 
     def close(self) -> None:
         """Gives back the open page."""
@@ -149,7 +170,7 @@ class _Page:
             os.fsync(self._handle)
             sync_directory(path.parent)
             last = _last_line(path)
-            self.upto = Manifest.parse(last).upto if last is not None else -1
+            self.held = Manifest.parse(last).held if last is not None else None
             self._size = _whole(path)
             os.ftruncate(self._handle, self._size)
         except BaseException:
@@ -161,7 +182,7 @@ class _Page:
         found = os.fstat(self._handle)
         return found.st_size == self._size and found.st_nlink > 0
 
-    def append(self, line: bytes, upto: int) -> None:
+    def append(self, line: bytes, held: Held) -> None:
         """Adds a line, durably."""
         try:
             if os.write(self._handle, line) != len(line):
@@ -172,7 +193,7 @@ class _Page:
             os.ftruncate(self._handle, self._size)
             raise
         self._size += len(line)
-        self.upto = upto
+        self.held = held
 
     def close(self) -> None:
         """Closes the file."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from functools import lru_cache
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -35,6 +36,7 @@ def plain_name(safe: str) -> str | None:
     return None if "%~" in safe else unquote("" if safe == "%" else safe)
 
 
+@lru_cache(maxsize=4096)
 def table_directory(root: Path, schema: str, table: str) -> Path:
     """Where a table's files lie."""
     return root / safe_name(schema) / safe_name(table)
@@ -47,7 +49,20 @@ def schema_path(directory: Path, version: int) -> Path:
 
 def file_name(epoch: Epoch, bucket: int, version: int, number: int, suffix: str) -> str:
     """The name of a published file: the same for every attempt at the same epoch."""
-    return f"{epoch.upto:016X}-{bucket:04d}-{version:06d}-{number:04d}.{suffix}"
+    return f"{name_prefix(epoch)}{bucket:04d}-{version:06d}-{number:04d}.{suffix}"
+
+
+def name_prefix(epoch: Epoch) -> str:
+    """How the names of an epoch's published files begin; in log order, as several epochs may end at one position."""
+    return f"{epoch.upto:016X}-{epoch.number:012d}-"
+
+
+def is_of(epoch: Epoch, name: str, *, alone: bool) -> bool:
+    """Whether a published file is the epoch's; `alone` says that no epoch before it has ended at its position."""
+    if name.startswith(name_prefix(epoch)):
+        return True
+    # Earlier versions named files by the position only.
+    return alone and re.fullmatch(rf"{epoch.upto:016X}-\d{{4}}-\d{{6}}-\d{{4}}\.\w+", name) is not None
 
 
 def staging_directory(root: Path, flow: str, destination: str) -> Path:
@@ -55,9 +70,9 @@ def staging_directory(root: Path, flow: str, destination: str) -> Path:
     return root / STAGING / f"{flow}.{destination}"
 
 
-def staged_prefix(epoch: Epoch) -> str:
-    """How the names of an epoch's staged files begin."""
-    return f".{epoch.upto:016X}."
+def staged_prefix(number: int) -> str:
+    """How the names of an epoch's staged files begin; in the order of epochs."""
+    return f".e{number:015d}."
 
 
 def _encode(text: str) -> str:

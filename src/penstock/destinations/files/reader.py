@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.core.connectors import cards
 from penstock.core.schema import TableSchema
@@ -30,10 +31,16 @@ def read_changes(path: str | Path, schema: str, table: str, *, after: int | None
     for home in sorted((root / MANIFESTS).glob("*.*")):
         flow, _, destination = home.name.partition(".")
         for manifest in Manifests(root, flow, destination):
-            if after is not None and manifest.upto <= after:
+            if after is not None and manifest.upto <= after and not manifest.part:
                 continue
             for file in manifest.files:
                 if (file.schema, file.table) == (schema, table):
                     path = root / file.path
                     described = json.loads(schema_path(path.parent, file.version).read_text(encoding="utf-8"))
-                    yield from formats[path.suffix[1:]].read(path, TableSchema.from_data(described))
+                    batches = formats[path.suffix[1:]].read(path, TableSchema.from_data(described))
+                    yield from (_later(b, after) for b in batches) if after is not None and manifest.part else batches
+
+
+def _later(batch: pa.RecordBatch, after: int) -> pa.RecordBatch:
+    """What comes after the position, of an epoch that also holds a part of the transaction that follows."""
+    return batch.filter(pc.greater(batch.column("__position"), after))

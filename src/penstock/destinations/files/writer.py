@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import secrets
 from collections import Counter
 from collections.abc import Iterator
@@ -9,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -17,7 +20,7 @@ from penstock.core.connectors import find
 from penstock.core.epoch import Epoch
 from penstock.core.schema import TableSchema
 from penstock.destinations.base import Place, Receipt, Writer
-from penstock.destinations.files.disk import sync_file
+from penstock.destinations.files.disk import side_by_side, sync_file
 from penstock.destinations.files.names import staged_prefix, staging_directory
 from penstock.destinations.files.options import FilesOptions
 from penstock.destinations.filesystem import mended
@@ -56,9 +59,13 @@ class _Attempt:
     home: Path
     format: FileFormat
     most: int
+    spare: Path | None = None
+    """An empty file that may become the first of this try."""
     token: str = field(default_factory=lambda: secrets.token_hex(8))
     open: dict[TableSchema, _Open] = field(default_factory=dict)
     done: list[dict[str, Any]] = field(default_factory=list)
+    unsynced: list[Path] = field(default_factory=list)
+    """Whole files that are not durable yet."""
     numbers: Counter[tuple[str, str, int]] = field(default_factory=Counter)
 
     def write(self, batch: Batch) -> None:
@@ -78,6 +85,8 @@ class _Attempt:
         """Completes every open file."""
         for table in list(self.open):
             self._end(table)
+        side_by_side(sync_file, self.unsynced)
+        self.unsynced = []
 
     def _begin(self, table: TableSchema) -> _Open:
         if len(self.open) >= _MOST_OPEN:
@@ -85,7 +94,12 @@ class _Attempt:
         name = (table.schema, table.name, table.version)
         number = self.numbers[name]
         self.numbers[name] += 1
-        path = self.home / f"{staged_prefix(self.epoch)}{self.token}.{len(self.done) + len(self.open):06d}.tmp"
+        path = self.home / f"{staged_prefix(self.epoch.number)}{self.token}.{len(self.done) + len(self.open):06d}.tmp"
+        if self.spare is not None:
+            spare, self.spare = self.spare, None
+            # One that has been cleared away meanwhile is made by whoever opens the path.
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(spare, path)
         about = {"schema": table.schema, "table": table.name, "version": table.version, "number": number, "rows": 0}
         self.open[table] = _Open(path, self.format.open(path, table, self.epoch.source), about)
         return self.open[table]
@@ -93,8 +107,8 @@ class _Attempt:
     def _end(self, table: TableSchema) -> None:
         file = self.open.pop(table)
         file.writer.close()
-        sync_file(file.path)
-        self.done.append({**file.about, "staged": file.path.name, "bytes": file.path.stat().st_size})
+        self.unsynced.append(file.path)
+        self.done.append({**file.about, "staged": file.path.name, "bytes": file.writer.size})
 
 
 class FilesWriter(Writer):
@@ -105,20 +119,39 @@ class FilesWriter(Writer):
     def __init__(self, place: Place, options: FilesOptions) -> None:
         super().__init__(place, options)
         self._format = file_format(options)
+        self._home = staging_directory(options.root, place.flow, place.destination)
+        self._spare: Path | None = None
+
+    def rest(self) -> None:
+        """Makes an empty file ahead: on a file system where many were removed lately that takes longer than to write it."""
+        if self._spare is None:
+            spare = self._home / f".spare.{secrets.token_hex(8)}.tmp"
+            with contextlib.suppress(FileNotFoundError):
+                os.close(os.open(spare, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+                self._spare = spare
+
+    def close(self) -> None:
+        """Removes what was made ahead."""
+        if self._spare is not None:
+            with contextlib.suppress(OSError):
+                self._spare.unlink(missing_ok=True)
+            self._spare = None
 
     def write(self, epoch: Epoch, bucket: int, batches: Iterator[Batch]) -> Receipt:
         """Stages one bucket; the files are durable, and invisible until the driver publishes them."""
-        home = staging_directory(self.options.root, epoch.flow, epoch.destination)
         nulled: Counter[str] = Counter()
         with mended(self.options.root):
-            home.mkdir(parents=True, exist_ok=True)
-            attempt = _Attempt(epoch, bucket, home, self._format, self.options.max_file_bytes)
-            for batch in batches:
-                batch = batch if bucket == 0 else _without_truncates(batch)
-                batch = settle(batch, self.options.on_unrepresentable, nulled, aside=self.aside)
-                if len(batch):
-                    attempt.write(batch)
-            attempt.end()
+            self._home.mkdir(parents=True, exist_ok=True)
+            attempt = _Attempt(epoch, bucket, self._home, self._format, self.options.max_file_bytes, self._spare)
+            try:
+                for batch in batches:
+                    batch = batch if bucket == 0 else _without_truncates(batch)
+                    batch = settle(batch, self.options.on_unrepresentable, nulled, aside=self.aside)
+                    if len(batch):
+                        attempt.write(batch)
+                attempt.end()
+            finally:
+                self._spare = attempt.spare
         tables: Counter[str] = Counter()
         for file in attempt.done:
             tables[f"{file['schema']}.{file['table']}"] += file["rows"]
@@ -133,7 +166,7 @@ class FilesWriter(Writer):
 
 
 def _count(batch: Batch, op: Op) -> int:
-    return int(pc.sum(pc.equal(batch.op, pa.scalar(int(op), pa.uint8()))).as_py() or 0)
+    return int(np.count_nonzero(batch.op.to_numpy(zero_copy_only=False) == op))
 
 
 def _without_truncates(batch: Batch) -> Batch:

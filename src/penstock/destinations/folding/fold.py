@@ -12,6 +12,7 @@ buckets or at the cut between two chunks, the LEAVE is a departure and the ENTER
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +23,7 @@ import pyarrow as pa
 from penstock.core.batch import Batch, Op
 from penstock.core.schema import TableSchema
 from penstock.destinations.folding.codes import key_codes
-from penstock.destinations.folding.kernel import FROM_ORIGIN, Outcome, Rows, fold_rows
+from penstock.destinations.folding.outcome import FROM_ORIGIN, Outcome, Rows
 from penstock.errors import DecodeFailed
 
 # A merge epoch of 64 MB keeps the destination's memory near 300 MB; one of 256 MB took up to 2.3 GB.
@@ -84,6 +85,8 @@ class Folded:
     fresh: pa.Array
     """Whether the log says of each of the `upserts` that it was not there before; the destination may know better."""
     names: Names | None = None
+    loaded: bool = False
+    """Whether these are rows of a load; a chunk never has rows of a load and changes of the stream."""
 
 
 class Fold:
@@ -95,10 +98,14 @@ class Fold:
         self._bytes: dict[tuple[str, str], int] = {}
 
     def add(self, batch: Batch) -> Iterator[Folded]:
-        """Takes the next batch; yields the chunks that are full or end with an older version of the table."""
+        """Takes the next batch; yields the chunks that are full, end with an older version of the table, or end a load's rows."""
+        for part in _runs(batch):
+            yield from self._add(part)
+
+    def _add(self, batch: Batch) -> Iterator[Folded]:
         name = (batch.table.schema, batch.table.name)
         waiting = self._waiting.get(name)
-        if waiting and waiting[-1].table != batch.table:
+        if waiting and (waiting[-1].table != batch.table or _is_loaded(waiting[-1]) != _is_loaded(batch)):
             yield from self._fold(name)
         self._waiting.setdefault(name, []).append(batch)
         self._bytes[name] = self._bytes.get(name, 0) + batch.nbytes
@@ -122,6 +129,9 @@ class Fold:
 
 def fold(batches: list[Batch], *, named: bool = False) -> Folded:
     """The batches of one version of one table, in log order, as one chunk."""
+    # Whoever only reads what was folded, as a worker's driver does, needs no compiler.
+    from penstock.destinations.folding.kernel import fold_rows
+
     table = batches[0].table
     op, position, ordinal = (
         np.concatenate([_numbers(getattr(b, name)) for b in batches]) for name in ("op", "position", "ordinal")
@@ -148,7 +158,26 @@ def fold(batches: list[Batch], *, named: bool = False) -> Folded:
         last=(int(position[-1]), int(ordinal[-1])),
         fresh=_fresh(op, codes, whole, outcome.truncated),
         names=_names(outcome, codes, position, ordinal) if named else None,
+        loaded=_is_loaded(batches[0]),
     )
+
+
+def _is_loaded(batch: Batch) -> bool:
+    """Whether a batch that `_runs` gave holds rows of a load."""
+    return bool(batch.op[0].as_py() == Op.SNAPSHOT)
+
+
+def _runs(batch: Batch) -> Iterator[Batch]:
+    """The batch in pieces that are of a load or of the stream, hardly ever more than one."""
+    if not len(batch):
+        return
+    loaded = _numbers(batch.op) == Op.SNAPSHOT
+    edges = [0, *(np.flatnonzero(loaded[1:] != loaded[:-1]) + 1).tolist(), len(batch)]
+    if len(edges) == 2:
+        yield batch
+        return
+    for begin, end in itertools.pairwise(edges):
+        yield batch.slice(begin, end - begin)
 
 
 def _names(outcome: Outcome, codes: Any, position: Any, ordinal: Any) -> Names:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from penstock.core.batch import Op
+from penstock.destinations.folding.outcome import FROM_ORIGIN, NO_VALUE, Outcome, Rows
 from penstock.formats.kernels import compiled
-
-FROM_ORIGIN = -1
-"""A cell's source: the row's origin."""
-NO_VALUE = -2
-"""A cell's source: nowhere, it is NULL."""
 
 _UPDATE, _DELETE, _TRUNCATE = int(Op.UPDATE), int(Op.DELETE), int(Op.TRUNCATE)
 _LEAVE, _ENTER = int(Op.LEAVE), int(Op.ENTER)
@@ -20,28 +16,6 @@ _LEAVE, _ENTER = int(Op.LEAVE), int(Op.ENTER)
 # A key's slot: what is known of its row at this point of the log. The cells' sources follow from _CELLS on.
 _STATE, _ERA, _LAST, _ORIGIN, _DEPARTURE, _CELLS = 0, 1, 2, 3, 4, 5
 _UNTOUCHED, _LIVE, _GONE = 0, 1, 2
-
-
-class Rows(NamedTuple):
-    """Rows as numbers: their last changes, their cells' sources, and the origin of what is unknown, -1 for none.
-
-    `origin` is a place among the keys; `departure` the ENTER row when the row came from a key of another bucket.
-    """
-
-    last: Any
-    sources: Any
-    origin: Any
-    departure: Any
-
-
-class Outcome(NamedTuple):
-    """What is left: places of keys that are gone, rows that live, and rows that left for another bucket at rows `at`."""
-
-    truncated: bool
-    gone: Any
-    live: Rows
-    at: Any
-    left: Rows
 
 
 def fold_rows(op: Any, position: Any, ordinal: Any, codes: Any, enters: Any, count: int, unchanged: Any) -> Outcome:

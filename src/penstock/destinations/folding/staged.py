@@ -41,6 +41,7 @@ def stage(staged: Staged, folded: Folded, travel: Travel, *, apart: bool = False
         "truncated": folded.truncated,
         "last": list(folded.last),
         "foreign": folded.patches is not None and folded.patches.foreign > 0,
+        "loaded": folded.loaded,
     }
     upserts = folded.upserts
     if apart and upserts.nbytes > _MANY_BYTES and (inserts := upserts.filter(folded.fresh)).nbytes > _MANY_BYTES:
@@ -74,6 +75,8 @@ class StagedChunk:
         self.last: tuple[int, int] = (data["last"][0], data["last"][1])
         self.foreign = bool(data["foreign"])
         self.truncated = bool(data["truncated"])
+        self.loaded = bool(data["loaded"])
+        """Whether its rows are a load's; the stream's otherwise."""
 
     def part(self, name: str) -> pa.Table | None:
         """One of its tables; None when it has no such rows."""

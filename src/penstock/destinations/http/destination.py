@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from penstock.core.epoch import Epoch
 from penstock.core.finding import Finding
 from penstock.core.schema import TableSchema
-from penstock.destinations.base import Destination, Receipt
+from penstock.destinations.base import Destination, Held, Receipt
 from penstock.destinations.http.answer import Answer
 from penstock.destinations.http.client import connect
 from penstock.destinations.http.options import HttpOptions
@@ -33,7 +33,7 @@ class HttpDestination(Destination):
     def commit(self, epoch: Epoch, receipts: Sequence[Receipt]) -> None:
         """Nothing to publish: the server has answered for every change that the receipts count."""
 
-    def committed(self) -> int | None:
+    def committed(self) -> Held | None:
         """The server is not asked for a position."""
         return None
 

@@ -24,7 +24,7 @@ _SECRET = {"secret": True}
 class HttpOptions(DestinationOptions):
     """Where changes are sent to, how, and for how long it is tried."""
 
-    url: Annotated[str, Field(min_length=1, repr=False, json_schema_extra=_SECRET)]
+    url: Annotated[str, Field(min_length=1, repr=False, json_schema_extra={**_SECRET, "connection": True})]
     """Address that every request goes to, http or https; user:password@ in it becomes basic authentication."""
     method: Literal["POST", "PUT", "PATCH"] = "POST"
     """Method of the requests."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.destinations.folding.moves import Departing, Moves
 from penstock.destinations.folding.order import in_order
+from penstock.destinations.folding.origins import share_origins
 from penstock.destinations.folding.staged import StagedChunk
 from penstock.destinations.postgres.rows import Transaction
 from penstock.destinations.postgres.tables import Shape
@@ -21,6 +24,7 @@ class PostgresRoom:
 
     moved = "pg_temp.penstock_moved"
     left = "pg_temp.penstock_left"
+    overriding = "OVERRIDING SYSTEM VALUE"
 
     def __init__(self, transaction: Transaction, shape: Shape) -> None:
         self.transaction, self.shape = transaction, shape
@@ -52,6 +56,28 @@ class PostgresRoom:
 
 
 Apply = Callable[[PostgresRoom, StagedChunk, Moves], None]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What an epoch does to one table."""
+
+    shape: Shape
+    staging: Shape | None
+    """The table's staging table, while it is open."""
+    buckets: Sequence[Sequence[StagedChunk]]
+
+
+def apply_work(transaction: Transaction, work: Work, apply: Apply | None = None) -> None:
+    """Applies all chunks of one table; while its staging table is open, rows of a load there, and the stream's to both."""
+    if work.staging is None:
+        apply_chunks(transaction, work.shape, work.buckets, apply)
+        return
+    stream = [[chunk for chunk in chunks if not chunk.loaded] for chunks in work.buckets]
+    rooms = PostgresRoom(transaction, work.shape), PostgresRoom(transaction, work.staging)
+    share_origins(*rooms, itertools.chain.from_iterable(stream))
+    apply_chunks(transaction, work.shape, stream, apply)
+    apply_chunks(transaction, work.staging, work.buckets, apply)
 
 
 def apply_chunks(

@@ -63,8 +63,10 @@ def _findings(connection: Connection, options: PostgresOptions) -> Iterator[Find
 
 def _schemas(options: PostgresOptions) -> list[str]:
     """The schemas that are known without the source's tables."""
-    own = options.schema_template
-    return [HOME] if "{" in own or own == HOME else [HOME, own]
+    names = [HOME, options.schema_template]
+    if options.batch_mode == "staging" and options.staging_schema is not None:
+        names.append(options.staging_schema)
+    return [name for name in dict.fromkeys(names) if "{" not in name]
 
 
 def _bad(subject: str, detail: str, remedy: str, code: str) -> Finding:

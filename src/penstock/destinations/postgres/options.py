@@ -13,7 +13,7 @@ from penstock.destinations.base import TableOptions
 class PostgresOptions(TableOptions):
     """Where the tables are, and when a commit counts."""
 
-    dsn: Annotated[str, Field(min_length=1, repr=False, json_schema_extra={"secret": True})]
+    dsn: Annotated[str, Field(min_length=1, repr=False, json_schema_extra={"secret": True, "connection": True})]
     """Connection string as libpq takes it (postgresql://user@host/database or key=value), TLS settings included."""
     synchronous_commit: Literal["on", "off", "local", "remote_write", "remote_apply"] = "on"
     """What a commit waits for, as the server's setting of that name. With off, a crash of the target can take back epochs that

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import psycopg
@@ -11,10 +11,9 @@ import pyarrow as pa
 from penstock.destinations.aside import Refusal
 from penstock.destinations.folding.moves import Moves
 from penstock.destinations.folding.staged import StagedChunk
-from penstock.destinations.postgres.apply import PostgresRoom, apply_chunks, change, put, put_moved, remove
+from penstock.destinations.postgres.apply import PostgresRoom, Work, apply_work, change, put, put_moved, remove
 from penstock.destinations.postgres.rows import Transaction
 from penstock.destinations.postgres.server_errors import Where, translated
-from penstock.destinations.postgres.tables import Shape
 from penstock.errors import ValueRefused
 
 Source = tuple[str, str]
@@ -35,20 +34,20 @@ class Sieve:
         self._source: Source = ("", "")
         self.refusals: list[Refusal] = []
 
-    def sift(self, chunks: Mapping[Source, Sequence[Sequence[StagedChunk]]], shapes: Mapping[Source, Shape]) -> None:
+    def sift(self, work: Mapping[Source, Work]) -> None:
         """Fills `refusals`; constraints that wait for the commit are asked at the end, and row by row if they object."""
         self._transaction.run(_MARK)
-        self._all(chunks, shapes)
+        self._all(work)
         if self.refusals or self._try(lambda: self._transaction.run("SET CONSTRAINTS ALL IMMEDIATE")) is None:
             return
         self._transaction.run(_UNDO)
         self._transaction.run("SET CONSTRAINTS ALL IMMEDIATE")
-        self._all(chunks, shapes)
+        self._all(work)
 
-    def _all(self, chunks: Mapping[Source, Sequence[Sequence[StagedChunk]]], shapes: Mapping[Source, Shape]) -> None:
-        for source, buckets in chunks.items():
+    def _all(self, work: Mapping[Source, Work]) -> None:
+        for source, one in work.items():
             self._source = source
-            apply_chunks(self._transaction, shapes[source], buckets, self._chunk)
+            apply_work(self._transaction, one, self._chunk)
 
     def _chunk(self, room: PostgresRoom, chunk: StagedChunk, moves: Moves) -> None:
         """A chunk's parts in the order in which they are applied."""
@@ -78,7 +77,9 @@ class Sieve:
             elif names is not None:
                 position, ordinal = (int(number) for number in names[begin])
                 about = {"schema": self._source[0], "table": self._source[1], "position": position, "ordinal": ordinal}
-                self.refusals.append({**about, "code": refused.code, "reason": refused.message})
+                # A row that is refused by the table is refused by its staging table too.
+                if not any(about.items() <= known.items() for known in self.refusals):
+                    self.refusals.append({**about, "code": refused.code, "reason": refused.message})
 
     def _try(self, act: Callable[[], object]) -> ValueRefused | None:
         """Does something, or undoes what it began and says why the server refused a row."""

@@ -53,7 +53,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class _Present:
+class Present:
     """A column that is there: its type with modifiers and without."""
 
     type: str
@@ -65,39 +65,44 @@ class Tables:
     """The tables of one flow's destination."""
 
     def __init__(self, place: Place, options: PostgresOptions) -> None:
-        self._owner, self._options = (place.flow, place.destination), options
+        self._owner, self.options = (place.flow, place.destination), options
         self._shapes: dict[tuple[str, str], Shape] = {}
 
     def prepare(self, connection: Connection, table: TableSchema) -> None:
         """Makes a table ready, in the caller's transaction."""
         require_key(table)
-        schema, name = self._options.target(table)
-        self._refuse_long(table, schema, name)
+        schema, name = self.options.target(table)
+        self.refuse_long(table, schema, name)
         if (schema, name) == (table.schema, table.name):
             self._refuse_itself(connection, table)
         execute(connection, _LOCK)
         self._claim(connection, table, schema, name)
         self._shape(connection, table, schema, name)
-        self._shapes.pop((schema, name), None)
+        self.forget_shape((schema, name))
 
-    def shape(self, connection: Connection, schema: str, table: str) -> Shape:
-        """The target of the source's table, as it stands there."""
-        place = self._options.place_of(schema, table)
+    def shape(self, connection: Connection, place: tuple[str, str]) -> Shape:
+        """A table at the target, as it stands there."""
         if place not in self._shapes:
-            types = {column: present.plain for column, present in _columns(connection, *place).items()}
+            types = {column: present.plain for column, present in columns_of(connection, *place).items()}
             self._shapes[place] = Shape(f"{quoted(place[0])}.{quoted(place[1])}", types)
         return self._shapes[place]
+
+    def forget_shape(self, place: tuple[str, str]) -> None:
+        """The table has been changed."""
+        self._shapes.pop(place, None)
 
     def forget(self) -> None:
         """What is known may no longer be so: another connection, or an error."""
         self._shapes.clear()
 
-    def _refuse_long(self, table: TableSchema, schema: str, name: str) -> None:
+    def refuse_long(self, table: TableSchema, schema: str, name: str) -> None:
+        """SchemaRefused for a name that the server would cut."""
         for text in (schema, name, *(c.name for c in table.columns)):
             if len(text.encode()) > NAME_BYTES:
                 raise SchemaRefused(
                     f"{table.qualified}: the name {text!r} is longer than the {NAME_BYTES} bytes that PostgreSQL keeps of one",
-                    remedy="Give the destination a shorter schema_template or table_template, or exclude the table.",
+                    remedy="Give the destination a shorter schema_template or table_template (staging_schema or staging_table),"
+                    " or exclude the table.",
                     table=table.qualified,
                 )
 
@@ -149,11 +154,10 @@ class Tables:
         """Creates the table, or gives it the columns and types it lacks; columns that the source dropped stay."""
         target = f"{quoted(schema)}.{quoted(name)}"
         known = look_up(connection, table.columns)
-        present = _columns(connection, schema, name)
+        present = columns_of(connection, schema, name)
         if not present:
             columns = ", ".join(f"{quoted(c.name)} {target_type(c, known)}" for c in table.columns)
-            if not _schema_exists(connection, schema):
-                execute(connection, f"CREATE SCHEMA {quoted(schema)}")
+            make_schema(connection, schema)
             execute(connection, f"CREATE TABLE {target} ({columns}, PRIMARY KEY ({listed(table.key)}))")
             return
         changes = [self._difference(table, target, column, present.get(column.name), known) for column in table.columns]
@@ -162,7 +166,7 @@ class Tables:
         self._require_unique(connection, table, schema, name)
 
     def _difference(
-        self, table: TableSchema, target: str, column: Column, there: _Present | None, known: Mapping[str, Known]
+        self, table: TableSchema, target: str, column: Column, there: Present | None, known: Mapping[str, Known]
     ) -> str:
         """What is to be done to a column; nothing when it holds what the source's does."""
         wanted, name = target_type(column, known), quoted(column.name)
@@ -188,8 +192,7 @@ class Tables:
 
     def _require_unique(self, connection: Connection, table: TableSchema, schema: str, name: str) -> None:
         """Rows are merged by the key, which needs an index that knows it to be unique."""
-        found = execute(connection, _UNIQUE, [schema, name, sorted(table.key)]).fetchone()
-        if found is None or not found[0]:
+        if not is_unique(connection, (schema, name), table.key):
             raise SchemaRefused(
                 f"{table.qualified}: {schema}.{name} has no primary key or unique index on ({', '.join(table.key)}),"
                 " by which changes are merged",
@@ -199,12 +202,21 @@ class Tables:
             )
 
 
-def _columns(connection: Connection, schema: str, name: str) -> dict[str, _Present]:
+def columns_of(connection: Connection, schema: str, name: str) -> dict[str, Present]:
+    """The columns of a table that is there, in their order; none when it is not."""
     rows: Sequence[tuple[str, str, str, bool]] = execute(connection, _COLUMNS, [schema, name]).fetchall()
-    return {column: _Present(kind, plain, generated) for column, kind, plain, generated in rows}
+    return {column: Present(kind, plain, generated) for column, kind, plain, generated in rows}
 
 
-def _schema_exists(connection: Connection, schema: str) -> bool:
+def is_unique(connection: Connection, place: tuple[str, str], key: Sequence[str]) -> bool:
+    """Whether the table has an index by which its key is known to be unique."""
+    found = execute(connection, _UNIQUE, [*place, sorted(key)]).fetchone()
+    return found is not None and bool(found[0])
+
+
+def make_schema(connection: Connection, schema: str) -> None:
+    """Creates the schema if it is missing."""
     # Not CREATE … IF NOT EXISTS, which asks for the right to create one that is there.
     found = execute(connection, "SELECT pg_catalog.to_regnamespace($1) IS NOT NULL", [quoted(schema)]).fetchone()
-    return found is not None and bool(found[0])
+    if found is None or not found[0]:
+        execute(connection, f"CREATE SCHEMA {quoted(schema)}")

@@ -73,11 +73,12 @@ class JsonWriter(FileWriter):
     def __init__(self, path: Path, source: str) -> None:
         self._path, self._source = path, source
         self._sink: Any = None
+        self._size = 0
 
     @property
     def size(self) -> int:
         """Bytes in the file so far."""
-        return int(self._sink.tell()) if self._sink is not None else 0
+        return self._size
 
     @property
     def buffered(self) -> int:
@@ -89,7 +90,7 @@ class JsonWriter(FileWriter):
         self.flush()
         made = lines(without_leaves(batch), self._source, "\n")
         if len(made):
-            self._sink.write(made.buffers()[2])
+            self._size += self._sink.write(made.buffers()[2])
 
     def flush(self) -> None:
         """Begins the file; there is nothing that waits."""

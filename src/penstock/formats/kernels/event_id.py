@@ -14,20 +14,25 @@ _MOST_ORDINAL = 0xFFFFFFFF
 
 
 def event_ids(source: str, position: pa.Array, ordinal: pa.Array) -> pa.Array:
-    """`{source}-{position:016X}-{ordinal:08X}` per row; equal changes get equal ids, later changes greater ones."""
+    """`{source}-{position:016X}-{ordinal:08X}` per row; equal changes get equal ids, later changes greater ones.
+
+    Rows of a load have an ordinal of 16 digits: it begins with the number of their chunk.
+    """
     head = np.frombuffer(f"{source}-".encode(), dtype=np.uint8)
     count = len(position)
     ordinals = ordinal.to_numpy(zero_copy_only=False)
-    if count and int(ordinals.max()) > _MOST_ORDINAL:
+    loaded = bool(count) and int(ordinals.min()) > _MOST_ORDINAL
+    if count and not loaded and int(ordinals.max()) > _MOST_ORDINAL:
         raise ValueError(f"ordinal {int(ordinals.max())} does not fit an event id")
-    data = np.empty(count * (len(head) + 25), dtype=np.uint8)
-    _write_ids(head, position.to_numpy(zero_copy_only=False), ordinals, _DIGITS, data)
-    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(len(head) + 25)
+    tail = 33 if loaded else 25
+    data = np.empty(count * (len(head) + tail), dtype=np.uint8)
+    _write_ids(head, position.to_numpy(zero_copy_only=False), ordinals, _DIGITS, tail, data)
+    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(len(head) + tail)
     return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(data))
 
 
 @compiled
-def _write_ids(head: Any, position: Any, ordinal: Any, digits: Any, data: Any) -> None:
+def _write_ids(head: Any, position: Any, ordinal: Any, digits: Any, tail: int, data: Any) -> None:
     at = 0
     for row in range(len(position)):
         for byte in head:
@@ -39,10 +44,10 @@ def _write_ids(head: Any, position: Any, ordinal: Any, digits: Any, data: Any) -
             value >>= np.uint64(4)
         data[at + 16] = 45
         value = np.uint64(ordinal[row])
-        for place in range(24, 16, -1):
+        for place in range(tail - 1, 16, -1):
             data[at + place] = digits[np.int64(value & np.uint64(15))]
             value >>= np.uint64(4)
-        at += 25
+        at += tail
 
 
 def warm() -> None:

@@ -16,6 +16,7 @@ CARD = Card(
         "publication": "penstock.sources.postgres.publishing:Publishing",
         "slots": "penstock.sources.postgres.slots:Slots",
         "decoder": "penstock.sources.postgres.decoder:PostgresDecoder",
+        "chunks": "penstock.sources.postgres.load.reader:PostgresChunkReader",
         "completer": "penstock.sources.postgres.toast.completer:PostgresCompleter",
     },
     capabilities={
@@ -25,6 +26,6 @@ CARD = Card(
         "truncates": True,
         "key_changes": True,
         "tables_without_key": True,
-        "first_load": False,
+        "first_load": True,
     },
 )

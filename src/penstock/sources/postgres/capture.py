@@ -22,7 +22,7 @@ GULP_BYTES = 4 << 20
 # Reading late and in big gulps: an eager reader makes walsender pay a system call per message (docs/decisions/capture.md).
 BULK_BYTES = 32 << 10
 BULK_PAUSE = 0.02
-QUIET_PAUSE = 0.002
+QUIET_PAUSE = 0.001
 WAIT = 0.25
 
 

@@ -6,8 +6,8 @@ import contextlib
 import os
 import socket
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Any, LiteralString, TypeVar
 
 import psycopg
@@ -139,12 +139,18 @@ class Control:
         """The one row of a query."""
         return self.rows(sql, values)[0]
 
-    def execute(self, statement: Composed) -> None:
-        """Runs a statement that changes something; never twice."""
+    def execute(self, statement: Composed, before_commit: Callable[[], object] | None = None) -> None:
+        """Runs a statement that changes something; never twice.
+
+        `before_commit` is called when the server has done it and nobody sees it yet; if it raises, nothing has happened. It must
+        not use this connection.
+        """
         with self._lock, self._translated():
             connection = self._open()
-            with _answered_within(self._patience, connection):
+            with _answered_within(self._patience, connection), connection.transaction() if before_commit else nullcontext():
                 connection.execute(statement)
+                if before_commit is not None:
+                    before_commit()
 
     def close(self) -> None:
         """Gives the connection back; a query that another thread waits for in vain is ended."""

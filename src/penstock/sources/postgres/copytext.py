@@ -7,6 +7,7 @@ from typing import Final
 import numba
 import numpy as np
 
+from penstock.sources.postgres.values.words import first_byte, word
 from penstock.sources.postgres.walk import u32
 
 MORE: Final = 0
@@ -18,6 +19,10 @@ BROKEN: Final = 2
 
 _NULL: Final = 110
 _TEXT: Final = 116
+_ONES = np.uint64(0x0101010101010101)
+_HIGHEST = np.uint64(0x8080808080808080)
+_TABS = np.uint64(0x0909090909090909)
+_SLASHES = np.uint64(0x5C5C5C5C5C5C5C5C)
 
 
 @numba.njit(cache=True, inline="always")
@@ -55,6 +60,22 @@ def _unescape(b, p, stop):  # type: ignore[no-untyped-def]
     return w, p
 
 
+@numba.njit(cache=True, inline="always")
+def _cell_end(b, p, stop):  # type: ignore[no-untyped-def]
+    """The first tab or backslash from p on, or `stop`."""
+    while p + 8 <= stop:
+        w = word(b, p)
+        tabs, slashes = w ^ _TABS, w ^ _SLASHES
+        # A byte that is zero has its highest bit here; above the first one others may have it too.
+        marks = (((tabs - _ONES) & ~tabs) | ((slashes - _ONES) & ~slashes)) & _HIGHEST
+        if marks != 0:
+            return p + first_byte(marks)
+        p += 8
+    while p < stop and b[p] != 9 and b[p] != 92:
+        p += 1
+    return p
+
+
 @numba.njit(cache=True)
 def _row(b, p, stop, row, columns, kind, offset, length):  # type: ignore[no-untyped-def]
     """Locates the cells of the row b[p:stop]; false when it has another number of them."""
@@ -70,8 +91,7 @@ def _row(b, p, stop, row, columns, kind, offset, length):  # type: ignore[no-unt
             length[j, row] = 0
             p += 2
             continue
-        while p < stop and b[p] != 9 and b[p] != 92:
-            p += 1
+        p = _cell_end(b, p, stop)
         w = p
         if p < stop and b[p] == 92:
             w, p = _unescape(b, p, stop)

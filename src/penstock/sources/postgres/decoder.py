@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,7 @@ from penstock.sources.base import Decoder
 from penstock.sources.postgres import columns, locate, logical_messages, scan
 
 STEP_BYTES = 16 << 20
+_SCHEMA, _PIECE, _STREAMED = int(SliceFlag.SCHEMA), int(SliceFlag.PIECE), int(SliceFlag.STREAMED)
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,21 @@ class _Relations:
     change_entry: Any
 
 
+class ChangedKeys(NamedTuple):
+    """Keys of changes of one table version, in log order."""
+
+    table: TableSchema
+    keys: tuple[pa.Array, ...]
+    """Per key column the key's text of every change; null for a truncate."""
+    ops: Any
+    xids: Any
+
+
 class PostgresDecoder(Decoder):
     """Keeps buffers and catalogue views from call to call, nothing that could change a result."""
+
+    def __init__(self) -> None:
+        self._known: tuple[Any, Any, _Relations] | None = None
 
     def decode(
         self,
@@ -49,19 +63,53 @@ class PostgresDecoder(Decoder):
         takes: Callable[[TableSchema], bool],
     ) -> Iterator[Batch]:
         """The changes of one bucket, a step of the slices at a time, so that memory does not grow with the epoch."""
+        for b, rows, entry, group in self._found(journal, slices, bucket, buckets, takes):
+            if entry is logical_messages.ENTRY:
+                yield logical_messages.batch(b, rows, self.recipe)
+            else:
+                yield _batch(b, rows, entry, group, self.gives_handles)
+
+    def keys(self, journal: SliceReader, slices: Sequence[Slice], takes: Callable[[TableSchema], bool]) -> Iterator[ChangedKeys]:
+        """The keys of all changes, the old and the new one where a key changes; nothing else is decoded."""
+        for b, rows, entry, group in self._found(journal, slices, 0, 1, takes):
+            if entry is not logical_messages.ENTRY:
+                located = _located(b, rows, rows[scan.NEW], rows[scan.OLD], entry.table, group)
+                yield ChangedKeys(entry.table, _key_texts(b, located, entry), rows[scan.OPERATION], rows[scan.XID])
+
+    def _found(
+        self,
+        journal: SliceReader,
+        slices: Sequence[Slice],
+        bucket: int,
+        buckets: int,
+        takes: Callable[[TableSchema], bool],
+    ) -> Iterator[tuple[Any, Any, Entry, Sequence[Slice]]]:
         gone = _Gone(journal, slices)
-        for group in _steps(slices):
+        for group in steps(slices):
             b, starts = journal.read(group)
-            relations = _relations(journal, group, starts, takes)
-            yield from self._step(b, group, starts, gone, relations, bucket, buckets)
+            relations = self._relations(journal, group, starts, takes)
+            for rows, entry in self._step(b, group, starts, gone, relations, bucket, buckets):
+                yield b, rows, entry, group
+
+    def _relations(
+        self, journal: SliceReader, group: list[Slice], starts: list[int], takes: Callable[[TableSchema], bool]
+    ) -> _Relations:
+        """What `_relations` makes, kept while the same versions are in force: between two schema changes it is the same."""
+        if any(s.flags & _SCHEMA for s in group):
+            # The scan writes into this one: versions change on its way.
+            return _relations(journal, group, starts, takes)
+        force = journal.catalog.in_force(group[0].catalog)
+        if self._known is None or self._known[0] is not force or self._known[1] != takes:
+            self._known = (force, takes, _relations(journal, group, starts, takes))
+        return self._known[2]
 
     def _step(
         self, b: Any, group: Sequence[Slice], starts: list[int], gone: _Gone, relations: _Relations, bucket: int, buckets: int
-    ) -> Iterator[Batch]:
+    ) -> Iterator[tuple[Any, Entry]]:
         table = np.zeros((len(group), scan.INPUTS), np.int64)
         for i, (s, start) in enumerate(zip(group, starts, strict=True)):
-            piece = 1 if s.flags & SliceFlag.PIECE else 0
-            streamed = 1 if s.flags & SliceFlag.STREAMED else 0
+            piece = 1 if s.flags & _PIECE else 0
+            streamed = 1 if s.flags & _STREAMED else 0
             about = (s.first if piece else 0, s.xid, s.committed_at, s.ordinal)
             table[i] = (start, start + s.size, piece, *about, streamed, *gone.range(s))
         # A key change gives two rows, so twice the changes is room enough.
@@ -75,14 +123,11 @@ class PostgresDecoder(Decoder):
         rows = out[:, :count]
         if not count:
             return
-        numbers = np.unique(rows[scan.ENTRY])
+        entries = rows[scan.ENTRY]
+        numbers = np.unique(entries) if (entries != entries[0]).any() else entries[:1]
         for number in numbers:
-            mine = rows if len(numbers) == 1 else np.ascontiguousarray(rows[:, rows[scan.ENTRY] == number])
-            entry = r.entries[int(number)]
-            if entry is logical_messages.ENTRY:
-                yield logical_messages.batch(b, mine, self.recipe)
-            else:
-                yield _batch(b, mine, entry, group, self.gives_handles)
+            mine = rows if len(numbers) == 1 else np.ascontiguousarray(rows[:, entries == number])
+            yield mine, r.entries[int(number)]
 
 
 class _Gone:
@@ -109,7 +154,8 @@ class _Gone:
         self.parts = np.concatenate([self.parts, np.sort(found[:count])])
 
 
-def _steps(slices: Sequence[Slice]) -> Iterator[list[Slice]]:
+def steps(slices: Sequence[Slice]) -> Iterator[list[Slice]]:
+    """The slices in groups of some megabytes."""
     group: list[Slice] = []
     size = 0
     for s in slices:
@@ -128,7 +174,7 @@ def _relations(journal: SliceReader, group: list[Slice], starts: list[int], take
     oids = {relation: i for i, relation in enumerate(force)}
     changes: list[tuple[int, int, int]] = []
     for s, start in zip(group, starts, strict=True):
-        if s.flags & SliceFlag.SCHEMA:
+        if s.flags & _SCHEMA:
             for entry in journal.catalog.inside(s.segment, s.start, s.end, s.catalog):
                 changes.append((start + entry.offset - s.start, entry.relation, len(entries)))
                 entries.append(entry)
@@ -164,7 +210,7 @@ def _batch(b: Any, rows: Any, entry: Entry, group: Sequence[Slice], handle: bool
         ordinal=_meta(rows[scan.ORDINAL], pa.int64()),
         xid=_meta(rows[scan.XID], pa.int64()),
         committed_at=_meta(rows[scan.COMMITTED_AT], pa.timestamp("us", "UTC")),
-        unchanged=tuple(columns.unchanged_mask(k) for k in kind),
+        unchanged=columns.unchanged_masks(kind),
         image=_meta(rows[scan.IMAGE], pa.uint8()),
         before=before,
         odd=odd,
@@ -175,9 +221,12 @@ def _batch(b: Any, rows: Any, entry: Entry, group: Sequence[Slice], handle: bool
 
 def _handle(b: Any, located: tuple[Any, Any, Any], entry: Entry) -> Handle:
     """The keys as the log has them, from which the server can be asked for the rows."""
+    return Handle(_key_texts(b, located, entry), entry.detail)
+
+
+def _key_texts(b: Any, located: tuple[Any, Any, Any], entry: Entry) -> tuple[pa.Array, ...]:
     kind, offset, length = located
-    texts = [columns.texts(b, kind[i], offset[i], length[i]) for i in entry.table.key_indexes]
-    return Handle(tuple(texts), entry.detail)
+    return tuple(columns.texts(b, kind[i], offset[i], length[i]) for i in entry.table.key_indexes)
 
 
 def _before(b: Any, rows: Any, table: TableSchema, group: Sequence[Slice]) -> tuple[pa.RecordBatch | None, dict[str, Odd]]:

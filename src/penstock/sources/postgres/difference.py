@@ -19,8 +19,10 @@ class Difference:
     reloads: dict[str, str] = field(default_factory=dict)
     """Tables that the stream alone no longer keeps complete, and why."""
     dropped: list[str] = field(default_factory=list)
-    joined: list[str] = field(default_factory=list)
+    joined: dict[int, str] = field(default_factory=dict)
     """Tables that are sent now and were not."""
+    complete: frozenset[int] = frozenset()
+    """Those of them that were made after the publication had begun to send them: nothing of them was written before."""
     renamed: dict[str, str] = field(default_factory=dict)
     """Tables that are sent under another name than before: the old one and the new one."""
 
@@ -48,7 +50,12 @@ def compare(before: Inventory, now: Inventory) -> Difference:
             found.reload(name, "it was dropped and created again, and destinations still have the old table's rows")
         else:
             found.dropped.append(name)
-    found.joined = [name for oid, name in now.sent.items() if oid not in before.sent]
+    found.joined = {oid: name for oid, name in now.sent.items() if oid not in before.sent}
+    found.complete = frozenset(
+        oid
+        for oid, name in found.joined.items()
+        if before.existing and oid not in before.existing and oid not in now.rules and name not in found.reloads
+    )
     if now.via_root and before.via_root:
         _compare_partitions(before, now, found)
     return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+
 import numpy as np
 
 HEAD = 30
@@ -15,7 +17,8 @@ class Inbox:
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._bytes = bytearray(size)
+        # Memory of its own, which is only had where it was used: an idle stream never fills more than a page.
+        self._bytes = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.array = np.frombuffer(self._bytes, np.uint8)
         self.view = memoryview(self._bytes)
         self.fill = 0
@@ -31,7 +34,7 @@ class Inbox:
             self.fill = 0
         elif self.fill > self._size // 2:
             rest = self.fill - keep
-            self._bytes[:rest] = self._bytes[keep : self.fill]
+            self._bytes.move(0, keep, rest)
             self.fill = rest
         else:
             return 0
@@ -63,7 +66,7 @@ class Inbox:
         if self._bytes[start] not in _ASIDES or following > self.fill:
             return False
         # A slice holds the stream's frames only: a warning of the server in one could not be decoded later.
-        self._bytes[start : start + self.fill - following] = self._bytes[following : self.fill]
+        self._bytes.move(start, following, self.fill - following)
         self.fill -= following - start
         return True
 

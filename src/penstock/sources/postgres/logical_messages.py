@@ -15,27 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core.batch import Batch
-from penstock.core.schema import Column, TableSchema
 from penstock.errors import DecodeFailed
 from penstock.journal.catalog import Entry
 from penstock.sources.postgres import columns, scan
+from penstock.sources.postgres.message_table import TABLE
 from penstock.sources.postgres.walk import u32
 
-# Schemas whose names begin with pg_ are the server's own, so no user's table can be called this.
-TABLE = TableSchema(
-    "pg_logical",
-    "messages",
-    (
-        Column("position", pa.int64(), "bigint"),
-        Column("ordinal", pa.int64(), "bigint"),
-        Column("transactional", pa.bool_(), "boolean"),
-        Column("prefix", pa.string(), "text"),
-        Column("content", pa.binary(), "bytea"),
-    ),
-    ("position", "ordinal"),
-    1,
-    "0",
-)
 ENTRY = Entry(0, 0, 0, 0, TABLE, {})
 OWN_PREFIX = "penstock."
 """Messages that penstock itself writes; they are nobody's events."""

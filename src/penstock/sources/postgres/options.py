@@ -8,9 +8,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from penstock.core.options import Duration, Options
+from penstock.core.options import Duration
 from penstock.core.position import parse_lsn
 from penstock.core.secret import has_reference
+from penstock.sources.load_options import LoadOptions
 from penstock.sources.postgres.rds import may_know_region
 
 NAME_BYTES = 63
@@ -25,10 +26,10 @@ def _at_least_a_second(value: float) -> float:
     return value
 
 
-class PostgresOptions(Options):
+class PostgresOptions(LoadOptions):
     """How to reach the server, and what the flow may make on it."""
 
-    dsn: Annotated[str, Field(min_length=1, repr=False, json_schema_extra={"secret": True})]
+    dsn: Annotated[str, Field(min_length=1, repr=False, json_schema_extra={"secret": True, "connection": True})]
     """Connection string as libpq takes it (postgresql://user@host/database or key=value), TLS settings included."""
     slot: Annotated[str, Field(pattern=r"^[a-z0-9_]{1,63}$")] | None = None
     """Replication slot; penstock_ and the flow's name when not set. Small letters, digits and _."""
@@ -96,6 +97,12 @@ class PostgresOptions(Options):
     toast_cache_size: Annotated[int, Field(ge=1)] = 10_000
     """Rows per lane whose big values are remembered for `toast_fetch`, the least recently used forgotten first; together at
     most 64 MiB."""
+    snapshot_dsn: Annotated[str | None, Field(min_length=1, repr=False, json_schema_extra={"secret": True})] = None
+    """Connection string of a standby that serves the reads of online backfills, to spare the primary. The first load is always
+    read from the primary, whose slot ties it to the stream."""
+    snapshot_format: Literal["text", "binary"] = "text"
+    """How rows that were there before are sent: `text` goes through the same decoder as the stream, to the last step; `binary`
+    has its own and takes about half the CPU, for tables whose columns all have an exact form there."""
     aws_rds_iam: bool = False
     """Whether to log in to RDS by IAM: every new connection gets a token that the AWS library signs, and no password."""
     aws_region: Annotated[str, Field(pattern=r"^[a-z]{2,}(-[a-z]+)+-[0-9]+$")] | None = Field(None, validate_default=True)
@@ -120,13 +127,13 @@ class PostgresOptions(Options):
             parse_lsn(value)
         return value
 
-    @field_validator("dsn")
+    @field_validator("dsn", "snapshot_dsn")
     @classmethod
-    def _parses(cls, value: str) -> str:
+    def _parses(cls, value: str | None) -> str | None:
         from psycopg import ProgrammingError
         from psycopg.conninfo import conninfo_to_dict
 
-        if has_reference(value):
+        if value is None or has_reference(value):
             return value
         try:
             conninfo_to_dict(value)

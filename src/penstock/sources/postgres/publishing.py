@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from psycopg.sql import Identifier
 
-from penstock.core.options import matches
+from penstock.core.naming import fits
 from penstock.errors import PenstockError, PublicationMissing, SourceSettings, TablesMissing
 from penstock.sources.postgres import catalog, publication, slot
 from penstock.sources.postgres.catalog import Table
@@ -46,9 +45,6 @@ SELECT c.oid::bigint AS oid, c.relkind = 'p' AS partitioned, s.rows, s.bytes
  WHERE c.oid = ANY (%(oids)s::pg_catalog.oid[])
 """
 _IDENTITIES = {"d": "key", "i": "index", "f": "full", "n": "nothing"}
-# "schema"."table" as SQL writes it; what is not in quotes is folded to small letters, as the server does.
-_PART = r'("(?:[^"]|"")+"|[^".]+)'
-_QUOTED = re.compile(rf"(?:{_PART}\.)?{_PART}")
 
 
 @dataclass(frozen=True)
@@ -133,8 +129,11 @@ class Publishing:
         # A table that was dropped between the two looks has no size any more.
         return [_candidate(t, plan, sizes[t.oid], t.oid in wanted) for t in chosen if t.oid in sizes], notes
 
-    def add(self, asked: Sequence[str]) -> Change:
-        """Adds tables, by name or pattern; one without replica identity is refused before the publication is touched."""
+    def add(self, asked: Sequence[str], *, with_rows: bool = False) -> Change:
+        """Adds tables, by name or pattern; one without replica identity is refused before the publication is touched.
+
+        `with_rows` says that somebody loads the rows that are there; else a worker of the flow is told that nobody is to.
+        """
         found, tables = self._found(), catalog.tables(self._control)
         roots = [t for t in tables if t.is_root]
         chosen = [t for t in self._choose(asked, roots) if not t.is_state]
@@ -148,12 +147,23 @@ class Publishing:
         if silent:
             raise identities_missing(silent, plan)
         refuse([*self._preflight().publishing(plan)], plan)
-        for statement in publication.changes(self.name, plan):
-            self._control.execute(statement)
+        unrecorded = self._say_of_rows(plan.missing, with_rows)
+        try:
+            for statement in publication.changes(self.name, plan):
+                self._control.execute(statement)
+        except PenstockError:
+            self._say_of_rows(plan.missing, True)
+            raise
         for table in chosen:
             self._state.forget_attempt("left out", table.quoted.as_string(None))
         again = publication.plan(self._control, self._options, self.name, self._flow)
         notes = [f"{names(plan.missing)}: rows that are there now are not loaded; changes from now on are delivered."]
+        if with_rows:
+            notes = []
+        elif unrecorded and self._options.snapshot == "initial":
+            notes = [
+                f"Nothing records that the rows of {names(unrecorded)} are not wanted: a worker loads them (snapshot: initial)."
+            ]
         if back := _both(again.surplus, plan.missing):
             notes.append(f"The next start drops {names(back)} again: the flow's patterns do not name it.")
         return _change(plan, chosen, notes if plan.missing else [])
@@ -188,6 +198,7 @@ class Publishing:
             for table in listed:
                 self._state.forget_attempt("left out", table.quoted.as_string(None))
             raise
+        self._say_of_rows(listed, True)
         again = publication.plan(self._control, self._options, self.name, self._flow)
         asked_for = {t.oid for t in (*again.missing, *again.left_out)}
         out = [t for t in (*listed, *waiting) if t.oid in asked_for]
@@ -220,6 +231,16 @@ class Publishing:
         for table in tables:
             self._state.record("left out", table.quoted.as_string(None), "made")
         return {t.oid for t in tables} <= self._state.left_out()
+
+    def _say_of_rows(self, tables: Sequence[Table], with_rows: bool) -> list[Table]:
+        """Records of tables whether a worker that finds them in the publication may load their rows; those it could not."""
+        for table in tables:
+            name = table.quoted.as_string(None)
+            self._state.forget_attempt("without rows", name)
+            if not with_rows:
+                self._state.record("without rows", name, "made")
+        known = self._state.without_rows() if tables and not with_rows else frozenset()
+        return [t for t in tables if not with_rows and t.oid not in known]
 
     def _refuse_running(self) -> None:
         found = slot.find(self._control, self._options.slot or default_name(self._flow))
@@ -262,20 +283,6 @@ class Publishing:
             remedy="Leave the tables out with `exclude` on the destinations, or make a publication that names its tables.",
             publication=self.name,
         )
-
-
-def fits(word: str, schema: str, table: str) -> bool:
-    """Whether a name or pattern of the command line means the table: as in the options, or quoted as SQL quotes."""
-    if matches((word,), schema, table) or word == table:
-        return True
-    quoted = _QUOTED.fullmatch(word) if '"' in word else None
-    if quoted is None:
-        return False
-    return _plain(quoted[2]) == table and (quoted[1] is None or _plain(quoted[1]) == schema)
-
-
-def _plain(part: str) -> str:
-    return part[1:-1].replace('""', '"') if part.startswith('"') else part.lower()
 
 
 def _both(some: Sequence[Table], others: Sequence[Table]) -> list[Table]:

@@ -52,7 +52,8 @@ GONE_TO: Final = 9
 INPUTS: Final = 10
 
 _EPOCH_2000: Final = 946_684_800_000_000
-_FNV: Final = np.uint64(14695981039346656037)
+FNV: Final = np.uint64(14695981039346656037)
+"""Where the hash of a key begins, mixed with the table's oid."""
 
 
 @numba.njit(cache=True, inline="always")
@@ -93,7 +94,8 @@ def _emit(out, k, new, old, limit, entry, operation, image, position, ordinal, x
 
 
 @numba.njit(cache=True, inline="always")
-def _is_mine(h, bucket, buckets):  # type: ignore[no-untyped-def]
+def is_mine(h, bucket, buckets):  # type: ignore[no-untyped-def]
+    """Whether a key with that hash belongs to the bucket."""
     return ((h ^ (h >> np.uint64(29))) % np.uint64(buckets)) == np.uint64(bucket)
 
 
@@ -202,15 +204,15 @@ def scan(  # type: ignore[no-untyped-def]
                         same = n == 0 or same_key(b, q, new, limit, keys[current], n)
                         h = h_old = np.uint64(1)
                         if buckets > 1 and n > 0:
-                            h = key_hash(b, new, limit, q, keys[current], n, _FNV ^ np.uint64(oid))
-                            h_old = h if same else key_hash(b, q, limit, np.int64(0), keys[current], n, _FNV ^ np.uint64(oid))
+                            h = key_hash(b, new, limit, q, keys[current], n, FNV ^ np.uint64(oid))
+                            h_old = h if same else key_hash(b, q, limit, np.int64(0), keys[current], n, FNV ^ np.uint64(oid))
                             if h == 0 or h_old == 0:
                                 return BAD_TUPLE, pos
                         elif buckets > 1:
                             h = h_old = np.uint64(oid)
-                        if not same and (buckets == 1 or _is_mine(h_old, bucket, buckets)):
+                        if not same and (buckets == 1 or is_mine(h_old, bucket, buckets)):
                             k = _emit(out, k, q, 0, limit, current, 7, image, position, ordinal, xid, time)
-                        if buckets == 1 or _is_mine(h, bucket, buckets):
+                        if buckets == 1 or is_mine(h, bucket, buckets):
                             k = _emit(out, k, new, q, limit, current, 2 if same else 8, image, position, ordinal, xid, time)
                     else:
                         mine = buckets == 1
@@ -219,10 +221,10 @@ def scan(  # type: ignore[no-untyped-def]
                             if n > 0:
                                 if q + 2 > limit:
                                     return BAD_TUPLE, pos
-                                h = key_hash(b, q, limit, np.int64(0), keys[current], n, _FNV ^ np.uint64(oid))
+                                h = key_hash(b, q, limit, np.int64(0), keys[current], n, FNV ^ np.uint64(oid))
                                 if h == 0:
                                     return BAD_TUPLE, pos
-                            mine = _is_mine(h, bucket, buckets)
+                            mine = is_mine(h, bucket, buckets)
                         if mine:
                             if op == 73:
                                 k = _emit(out, k, q, 0, limit, current, 1, 0, position, ordinal, xid, time)

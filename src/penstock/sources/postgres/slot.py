@@ -123,22 +123,34 @@ def trouble(slot: Slot, database: str) -> PenstockError | None:
 def create(control: Control, name: str, *, failover: bool) -> None:
     """Makes the slot; it begins at the next moment when no older transaction is open."""
     arguments: list[Composable] = [Literal(name), SQL("'pgoutput'"), SQL("false"), SQL("false")]
-    # A standby refuses a slot that is meant to be synchronised to standbys.
-    if failover and control.version >= FAILOVER_SINCE and not control.row(_STANDBY)["standby"]:
+    if failover and may_fail_over(control):
         arguments.append(SQL("true"))
     function = Identifier("pg_catalog", "pg_create_logical_replication_slot")
     try:
         control.execute(SQL("SELECT {}({})").format(function, SQL(", ").join(arguments)))
     except SourceFailed as error:
-        blockers = control.rows(_BLOCKERS) if isinstance(error.__cause__, QueryCanceled) else []
-        if not blockers:
+        blocker = blocked(control, name) if isinstance(error.__cause__, QueryCanceled) else None
+        if blocker is None:
             raise
-        pid, age = blockers[0]["pid"], blockers[0]["age"]
-        raise SourceFailed(
-            f"The slot {name} could not be made in 60 s: process {pid} has had a transaction open for {age}.",
-            remedy=f"Let that transaction end, or end it: SELECT pg_terminate_backend({pid});",
-            slot=name,
-        ) from error
+        raise blocker from error
+
+
+def may_fail_over(control: Control) -> bool:
+    """Whether the server takes a slot that is meant to be synchronised to standbys; a standby itself refuses one."""
+    return control.version >= FAILOVER_SINCE and not control.row(_STANDBY)["standby"]
+
+
+def blocked(control: Control, name: str) -> SourceFailed | None:
+    """Why a slot could not be made in time: the transaction that it waits for, if that is still there."""
+    blockers = control.rows(_BLOCKERS)
+    if not blockers:
+        return None
+    pid, age = blockers[0]["pid"], blockers[0]["age"]
+    return SourceFailed(
+        f"The slot {name} could not be made in 60 s: process {pid} has had a transaction open for {age}.",
+        remedy=f"Let that transaction end, or end it: SELECT pg_terminate_backend({pid});",
+        slot=name,
+    )
 
 
 def skip(control: Control, name: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,13 +22,16 @@ from penstock.errors import (
     SourceSettings,
     TokenRefused,
 )
-from penstock.sources.base import Batching, Belonging, Prepared, Source, SourceHealth
-from penstock.sources.postgres import catalog, ddl_function, lineage, logical_messages, publication, slot, standbys
+from penstock.sources.base import Batching, Belonging, Prepared, SourceHealth
+from penstock.sources.chunks import LoadSettings
+from penstock.sources.postgres import catalog, ddl_function, lineage, message_table, newcomers, publication, slot, standbys
 from penstock.sources.postgres.belongings import Belongings
 from penstock.sources.postgres.control import Control, has_password
 from penstock.sources.postgres.ddl_trigger import DdlTrigger
 from penstock.sources.postgres.inventory import Inventory
 from penstock.sources.postgres.lineage import HEAD, Lineage
+from penstock.sources.postgres.load import hold
+from penstock.sources.postgres.load.loading import Loading
 from penstock.sources.postgres.options import PostgresOptions, default_name
 from penstock.sources.postgres.preflight import Preflight
 from penstock.sources.postgres.publication import Plan
@@ -49,7 +52,7 @@ SELECT s.system_identifier::text AS system, d.oid::text AS database
 _STARTED = "SELECT pg_catalog.pg_postmaster_start_time() AS at"
 
 
-class PostgresSource(Source):
+class PostgresSource(Loading):
     """A PostgreSQL database as a source; every error it raises is one of ours."""
 
     def __init__(self, flow: str, options: PostgresOptions) -> None:
@@ -63,7 +66,9 @@ class PostgresSource(Source):
         self._ddl = DdlTrigger(self._control, flow, options, self.publication)
         # Of its own: a look never waits for a slot that is being made, and what prepares never waits for a look.
         self._eye = Control(options.dsn, flow, patience=30.0, iam=iam)
-        self._watch = PostgresWatch(self._eye, self.slot, self.publication, self._additions, self._left_out)
+        self._watch = PostgresWatch(
+            self._eye, self.slot, self.publication, self._additions, self._state_by, lambda tables, at: self.joining(tables, at)
+        )
         self._lineage: Lineage | None = None
         self._started: Any = None
 
@@ -92,9 +97,9 @@ class PostgresSource(Source):
         types = TypeBook(self._control, self.options.resolve_types)
         named = {oid: names for oid, names in sends.items() if names is not None}
         found = catalog.describe(self._control, types, plan.takes, named)
-        return [*found, logical_messages.TABLE] if self.options.emit_messages or self.options.capture_ddl else found
+        return [*found, message_table.TABLE] if self.options.emit_messages or self.options.capture_ddl else found
 
-    def prepare(self, journal_end: int | None) -> Prepared:
+    def prepare(self, journal_end: int | None, export: bool = False) -> Prepared:
         """Publication and slot ready for a journal that ends there (None: a new one); idempotent."""
         now = lineage.read(self._control, self.flow) if journal_end is not None else None
         if now is not None and journal_end is not None:
@@ -112,9 +117,9 @@ class PostgresSource(Source):
             self._check_start(start, found.confirmed if found is not None else None)
         if self.options.validate_replication:
             self._refuse_problems(plan)
-        self._prepare_publication(plan)
+        self._prepare_publication(plan, journal_end)
         self._ddl.install(again=journal_end is not None)
-        position = self._prepare_slot(found, follows=plan.found is None)
+        position = self._prepare_slot(found, follows=plan.found is None, export=export)
         if journal_end is not None and position > journal_end:
             raise slot_ahead(self.slot, position, journal_end)
         if start is not None:
@@ -123,7 +128,8 @@ class PostgresSource(Source):
         self._lineage = now or lineage.read(self._control, self.flow)
         self._started = self._control.row(_STARTED)["at"]
         self._watch.rebase(self._control, self._lineage.head)
-        return Prepared(self._identity(), position, self._facts(plan, position))
+        name, described = (self._exported.name, self._exported.described) if self._exported else (None, "")
+        return Prepared(self._identity(), position, self._facts(plan, position), name, described)
 
     def head(self) -> int:
         """The position up to which the server's log is durable now (on a standby: replayed)."""
@@ -196,8 +202,8 @@ class PostgresSource(Source):
 
     def renew(self, options: Any | None) -> bool:
         """Takes the dsn of `options`; a dsn without a password has it read anew from where libpq finds it."""
-        if options is not None and options.dsn != self.options.dsn:
-            self.options = self.options.model_copy(update={"dsn": options.dsn})
+        if options is not None and (options.dsn, options.snapshot_dsn) != (self.options.dsn, self.options.snapshot_dsn):
+            self.options = self.options.model_copy(update={"dsn": options.dsn, "snapshot_dsn": options.snapshot_dsn})
             for control in (self._control, self._eye):
                 control.dsn = options.dsn
             return True
@@ -213,6 +219,16 @@ class PostgresSource(Source):
             return None
         ddl = {"prefix": self.options.ddl_message_prefix, "head": ddl_function.head(self.flow)}
         return {"ddl": ddl, "messages": self.options.emit_messages}
+
+    def unsent(self, tables: Sequence[TableSchema]) -> list[TableSchema]:
+        """Tables that the publication does not send."""
+        found = self._plan().found
+        sent = set(found.sends) if found is not None else set()
+        return [table for table in tables if int(table.identity or 0) not in sent]
+
+    def loading(self) -> LoadSettings:
+        """What `snapshot` and its companions say."""
+        return self.options.load_settings()
 
     def completion(self) -> dict[str, Any] | None:
         """How lanes fill unchanged TOASTed columns; it holds the dsn, so it is never logged."""
@@ -234,6 +250,7 @@ class PostgresSource(Source):
 
     def close(self) -> None:
         """Gives back the connections."""
+        self.let_snapshot_go()
         self._control.close()
         self._eye.close()
 
@@ -273,9 +290,8 @@ class PostgresSource(Source):
             return None
         return publication.plan(control, self.options, self.publication, self.flow)
 
-    def _left_out(self, control: Control) -> frozenset[int]:
-        """What an operator has taken out of the publication."""
-        return StateTable(control, self.flow, self.options).left_out()
+    def _state_by(self, control: Control) -> StateTable:
+        return StateTable(control, self.flow, self.options)
 
     def _continue(self, now: Lineage, journal_end: int) -> None:
         """Whether this server's log goes on where the journal ends."""
@@ -306,7 +322,7 @@ class PostgresSource(Source):
         findings = [*preflight.server(), *preflight.tables(plan), *preflight.publishing(plan), *self._ddl.findings()]
         refuse(findings, plan)
 
-    def _prepare_publication(self, plan: Plan) -> None:
+    def _prepare_publication(self, plan: Plan, journal_end: int | None) -> None:
         if not plan.takes or (plan.surplus and not plan.asked):
             raise no_tables()
         facts = {"tables": self.options.publication_tables, "schemas": self.options.publication_schemas}
@@ -316,23 +332,23 @@ class PostgresSource(Source):
                 self._state.record("publication", self.publication, "made", facts)
             return
         if self.options.ensure_publication or self.options.sync_publication:
-            for statement in publication.changes(self.publication, plan):
-                self._control.execute(statement)
-            for table in plan.missing:
-                _log.warning(
-                    "table joined the flow's publication; rows written before are not delivered",
-                    table=table.qualified,
-                    publication=self.publication,
-                )
+            if plan.missing:
+                # A flow without a journal has its tables by its first load.
+                first, head = journal_end is None, self.head()
+                tells = (lambda _: self.options.snapshot != "never") if first else (lambda tables: self.joining(tables, head))
+                loaded = newcomers.add(self._control, self.publication, plan.missing, tells)
+                newcomers.say_joined(plan.missing, self.publication, loaded=loaded)
+            if plan.surplus:
+                self._control.execute(publication.removal(self.publication, plan.surplus))
         self._state.record("publication", self.publication, "made" if plan.found.made_here else "found", facts)
 
-    def _prepare_slot(self, found: slot.Slot | None, *, follows: bool) -> int:
+    def _prepare_slot(self, found: slot.Slot | None, *, follows: bool, export: bool) -> int:
         """Where the slot stands; `follows` says that the publication was made just now, after a slot that is already there."""
         existed = found is not None
         if found is None:
             if not self.options.create_slot:
                 raise slot_absent(self.slot)
-            self._make_slot()
+            self._make_slot(export)
             found = slot.find(self._control, self.slot)
         elif found.active_pid is not None:
             found = slot.released(self._control, found)
@@ -348,11 +364,17 @@ class PostgresSource(Source):
         self._state.record("slot", self.slot, "found")
         return found.confirmed
 
-    def _make_slot(self) -> None:
+    def _make_slot(self, export: bool) -> None:
         # Said first: a slot cannot be made in one transaction with the row, and one that is not recorded would never be removed.
         self._state.record("slot", self.slot, "making", {"plugin": "pgoutput", "failover": self.options.failover})
         try:
-            slot.create(self._control, self.slot, failover=self.options.failover)
+            if export:
+                self.let_snapshot_go()
+                self._exported = hold.create_slot(
+                    self._login(), self._control, self._eye, self.slot, failover=self.options.failover
+                )
+            else:
+                slot.create(self._control, self.slot, failover=self.options.failover)
         except PenstockError:
             self._state.forget_attempt("slot", self.slot)
             raise

@@ -23,8 +23,9 @@ ATTEMPTS = 4
 _QUOTED = r'^"([^"]|"")+"\."([^"]|"")+"$'
 COLUMNS = frozenset({"flow", "kind", "name", "origin", "since", "options"})
 
-Kind = Choice["publication", "slot", "left out", "event trigger", "function"]
-"""`left out`: a table that an operator has taken out of the publication, and that the flow is not to add again."""
+Kind = Choice["publication", "slot", "left out", "without rows", "event trigger", "function"]
+"""`left out`: a table that an operator has taken out of the publication, and that the flow is not to add again. `without rows`:
+one that an operator has added to it, and whose rows of before are not to be loaded."""
 Origin = Choice["making", "made", "found"]
 
 _LOOK = """
@@ -142,13 +143,20 @@ class StateTable:
 
     def left_out(self) -> frozenset[int]:
         """Oids of tables that an operator has taken out of the flow's publication."""
+        return self._tables("left out")
+
+    def without_rows(self) -> frozenset[int]:
+        """Oids of tables that an operator has added to it without their rows."""
+        return self._tables("without rows")
+
+    def _tables(self, kind: Kind) -> frozenset[int]:
         if not self._readable():
             return frozenset()
         # CASE: to_regclass raises for what is no name at all, and a row that somebody wrote by hand stops no flow.
         query = SQL(
             "SELECT CASE WHEN name ~ {} THEN pg_catalog.to_regclass(name)::pg_catalog.oid::bigint END AS oid"
-            " FROM {} WHERE flow = {} AND kind = 'left out'"
-        ).format(Literal(_QUOTED), self._place, Literal(self._flow))
+            " FROM {} WHERE flow = {} AND kind = {}"
+        ).format(Literal(_QUOTED), self._place, Literal(self._flow), Literal(kind))
         return frozenset(row["oid"] for row in self._control.rows(query) if row["oid"])
 
     def leaves(self) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from penstock.sources.postgres.walk import u32
 
-_PRIME = np.uint64(1099511628211)
+PRIME = np.uint64(1099511628211)
 
 
 @numba.njit(cache=True, inline="always")
@@ -64,8 +64,8 @@ def key_hash(b, p, limit, other, keys, count, h):  # type: ignore[no-untyped-def
             return np.uint64(0)
         if b[q] == 116 or b[q] == 98:
             for x in range(q + 5, q + 5 + u32(b, q + 1)):
-                h = (h ^ np.uint64(b[x])) * _PRIME
-        h = (h ^ np.uint64(255)) * _PRIME
+                h = (h ^ np.uint64(b[x])) * PRIME
+        h = (h ^ np.uint64(255)) * PRIME
     return h | np.uint64(1 << 63)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, LiteralString
 
@@ -13,8 +13,8 @@ from penstock.core.finding import Finding
 from penstock.core.options import format_size
 from penstock.core.position import format_lsn, parse_lsn
 from penstock.errors import PenstockError, PublicationMissing, PublicationNarrowed, SlotMissing
-from penstock.sources.base import SourceHealth
-from penstock.sources.postgres import difference, inventory, publication, slot
+from penstock.sources.base import Joining, SourceHealth
+from penstock.sources.postgres import catalog, difference, inventory, publication, slot
 from penstock.sources.postgres.control import Control, Row
 from penstock.sources.postgres.difference import Difference
 from penstock.sources.postgres.gauge import Gauge
@@ -23,6 +23,7 @@ from penstock.sources.postgres.lineage import HEAD, TIMELINE
 from penstock.sources.postgres.newcomers import Newcomers
 from penstock.sources.postgres.publication import Plan
 from penstock.sources.postgres.server_errors import quoted
+from penstock.sources.postgres.state import StateTable
 
 _log = structlog.get_logger()
 
@@ -62,11 +63,14 @@ class PostgresWatch:
         slot_name: str,
         publication_name: str,
         plan: Callable[[Control], Plan | None],
-        left_out: Callable[[Control], frozenset[int]],
+        state: Callable[[Control], StateTable],
+        joining: Joining,
     ) -> None:
-        """`plan` says what the flow may add to its publication, None when it may add nothing; `left_out` what it does without."""
+        """`plan` says what the flow may add to its publication, None when it may add nothing; `state` what operators have said of
+        tables; `joining` is told of tables before they count as known."""
         self._control, self._slot, self._publication = control, slot_name, publication_name
-        self._newcomers, self._left_out = Newcomers(control, publication_name, plan), left_out
+        self._newcomers, self._state = Newcomers(control, publication_name, plan, joining), state
+        self._joining = joining
         self._gauge = Gauge()
         self._print: tuple[Any, ...] | None = None
         self._findings: dict[str, Finding] = {}
@@ -110,6 +114,7 @@ class PostgresWatch:
                 remedy=WIDEN,
             )
         self._tell(found, self._since)
+        self._join(control, found, self._since)
 
     def findings(self, control: Control, plan: Plan) -> Iterator[Finding]:
         """What earlier runs had and the publication no longer sends; changes nothing."""
@@ -134,7 +139,7 @@ class PostgresWatch:
     def _less(self, control: Control, now: Inventory, *more: tuple[Inventory, int]) -> dict[str, tuple[Inventory, int]]:
         """How the publication sends less than it once did, each with the oldest inventory that shows it."""
         said: dict[str, tuple[Inventory, int]] = {}
-        left_out = self._left_out(control)
+        left_out = self._state(control).left_out()
         for base in (*self.wider, *more):
             found = difference.compare(base[0], now)
             removed = [f"{name} was taken out of it" for oid, name in found.removed.items() if oid not in left_out]
@@ -200,16 +205,33 @@ class PostgresWatch:
             if sentences:
                 return self._narrowed(sentences, now, list(removed), self._since)
             self._tell(found, head)
+            self._join(self._control, found, self._vouched)
         self.known = now
         joined = self._newcomers.join(now, head)
-        if joined:
+        if joined is not None:
+            self._settle([now.existing.get(t.oid, "") for t in joined.tables] if joined.loaded else [])
             self.known = inventory.take(self._control, self._publication)
         self._print = None if joined else seen
         return None
 
+    def _join(self, control: Control, found: Difference, since: int) -> None:
+        """Tells of tables that others have put into the publication; those that a command has, it has dealt with."""
+        wanted = found.joined.keys() - found.complete
+        if not wanted:
+            return
+        wanted -= self._state(control).without_rows()
+        tables = [t for t in catalog.tables(control) if t.oid in wanted]
+        if tables and self._joining([(t.schema, t.name) for t in tables], since):
+            self._settle([found.joined[t.oid] for t in tables])
+
+    def _settle(self, names: Iterable[str]) -> None:
+        """These tables are loaded: nobody has to do it."""
+        for name in names:
+            self._findings.pop(f"table {name}", None)
+
     def _not_left_out(self, removed: dict[int, str]) -> dict[int, str]:
         """The tables that nobody has told us about; those that an operator has taken out by command are let go."""
-        left_out = self._left_out(self._control) if removed else frozenset()
+        left_out = self._state(self._control).left_out() if removed else frozenset()
         for oid, name in removed.items():
             if oid in left_out:
                 _log.info("table was taken out of the publication by command", table=name, publication=self._publication)
@@ -219,7 +241,7 @@ class PostgresWatch:
         place = format_lsn(head)
         for name in found.dropped:
             _log.warning("table dropped at the source; destinations keep its rows", table=name, position=place)
-        for name in found.joined:
+        for name in found.joined.values():
             _log.info("table is sent from now on", table=name, position=place)
         for old, new in found.renamed.items():
             _log.warning(

@@ -132,6 +132,19 @@ class ReplicationConnection:
             elif kind not in (b"T", b"C", b"I", b"N"):
                 raise ProtocolBroken(f"{self.where.address} answered a query with a message of kind {kind!r}.")
 
+    def describe(self, sql: str) -> list[tuple[str, int, int]]:
+        """The columns that one query gives: name, and the type and modifier below any domain; only before streaming."""
+        self._stream.send(encode(b"Q", cstring(sql)))
+        found: list[tuple[str, int, int]] = []
+        while True:
+            kind, payload = self._stream.read(QUERY_LIMIT)
+            if kind == b"T":
+                found = _described(payload, self.where)
+            elif kind == b"E":
+                self._raise_when_ready(payload)
+            elif kind == b"Z":
+                return found
+
     def start_replication(self, slot: str, start: int, options: Mapping[str, str]) -> None:
         """Begin streaming from `slot` at or after `start`; from here on `receive_into` gives the raw stream."""
         pairs = ", ".join(f"{quoted(name)} {_literal(value)}" for name, value in options.items())
@@ -280,6 +293,20 @@ class ReplicationConnection:
         except (struct.error, ValueError) as error:
             raise ProtocolBroken(f"{self.where.address} sent a row that cannot be read.") from error
         return tuple(values)
+
+
+def _described(payload: bytes, where: Where) -> list[tuple[str, int, int]]:
+    try:
+        (count,) = struct.unpack_from("!h", payload)
+        found, at = [], 2
+        for _ in range(count):
+            end = payload.index(b"\0", at)
+            kind, _, modifier = struct.unpack_from("!Ihi", payload, end + 7)
+            found.append((payload[at:end].decode(), kind, modifier))
+            at = end + 19
+    except (struct.error, ValueError) as error:
+        raise ProtocolBroken(f"{where.address} described a query in a way that cannot be read.") from error
+    return found
 
 
 def _major(parameters: Mapping[str, str]) -> int:

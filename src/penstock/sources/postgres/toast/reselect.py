@@ -20,6 +20,7 @@ from penstock.errors import DecodeFailed, SourceFailed, SourceRights
 from penstock.sources.postgres import columns as texts
 from penstock.sources.postgres import copytext
 from penstock.sources.postgres.control import connect
+from penstock.sources.postgres.load.visibility import contains
 from penstock.sources.postgres.rds import RdsIam
 from penstock.sources.postgres.server_errors import translate_psycopg
 from penstock.sources.postgres.toast.keys import array_literal
@@ -272,10 +273,4 @@ def _is_final(error: psycopg.Error) -> bool:
 
 def all_visible(transactions: Any, snapshot: str) -> bool:
     """Whether a snapshot, as pg_current_snapshot() writes it, contains the transactions, of which the lower 32 bits are given."""
-    _, upper, running = snapshot.split(":")
-    ahead = int(upper)
-    wide = ahead - ((ahead - transactions.astype(np.int64)) & 0xFFFFFFFF)
-    # Modulo 2^32 a transaction that has not begun yet for the snapshot would look like a very old one.
-    wide = np.where(ahead - wide >= 1 << 31, wide + (1 << 32), wide)
-    in_progress = np.array([int(x) for x in running.split(",") if x], np.int64)
-    return bool((wide < ahead).all() and not np.isin(wide, in_progress).any())
+    return bool(contains(snapshot, transactions).all())

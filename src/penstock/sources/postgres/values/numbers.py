@@ -8,6 +8,9 @@ import numpy as np
 from penstock.sources.postgres.values import TEXT, samples
 
 _MOST_TENTH = np.int64(-922337203685477580)
+_FEW = 19
+"""Characters that make a number which is sure to fit 64 bits."""
+_POWERS = np.array([10**i for i in range(19)], np.int64)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -24,10 +27,20 @@ def parse_int(b, kind, offset, length, least, most, out, bad):  # type: ignore[n
         negative = o < e and b[o] == 45
         if negative:
             o += 1
-        # Counted downwards, because the least number has no positive counterpart.
         v = np.int64(0)
         fine = 0 < e - o <= 19
-        if fine:
+        if e - o <= 18:
+            # So many digits fit whatever they are: nothing need be asked of each but whether it is one.
+            others = np.uint8(0)
+            for x in range(o, e):
+                digit = np.uint8(b[x] - np.uint8(48))
+                others |= np.uint8(digit > 9)
+                v = v * 10 + np.int64(digit)
+            fine = fine and others == 0 and (negative or v <= most)
+            if negative:
+                v = -v
+        elif fine:
+            # Counted downwards, because the least number has no positive counterpart.
             for x in range(o, e):
                 d = np.int64(b[x]) - 48
                 if d < 0 or d > 9 or v < _MOST_TENTH or (v == _MOST_TENTH and d > 8):
@@ -70,6 +83,29 @@ def parse_natural(b, kind, offset, length, out, bad):  # type: ignore[no-untyped
     return wrong
 
 
+@numba.njit(cache=True)
+def _short_decimal(b, o, e, precision, scale):  # type: ignore[no-untyped-def]
+    """The digits of b[o:e] as a whole number of that scale, without a sign; -1 when it needs a closer look."""
+    v = np.int64(0)
+    others = np.uint8(0)
+    point = np.int64(-1)
+    for x in range(o, e):
+        d = np.uint8(b[x] - np.uint8(48))
+        if d > 9:
+            # Minus two is a point.
+            others |= np.uint8(d != 254 or point >= 0)
+            point = np.int64(x)
+        else:
+            v = v * 10 + np.int64(d)
+    pointed = point >= 0
+    fraction = e - point - 1 if pointed else np.int64(0)
+    digits = e - o - (1 if pointed else 0)
+    if others != 0 or digits < 1 or fraction > scale or digits + scale - fraction > 18:
+        return np.int64(-1)
+    v *= _POWERS[scale - fraction]
+    return v if precision > 18 or v < _POWERS[precision] else np.int64(-1)
+
+
 @numba.njit(cache=True, nogil=True)
 def parse_decimal(b, kind, offset, length, precision, scale, money, out, bad):  # type: ignore[no-untyped-def]
     """Fixed-point text to 128-bit two's complement, as two words; NaN and infinities are bad.
@@ -89,6 +125,12 @@ def parse_decimal(b, kind, offset, length, precision, scale, money, out, bad):  
         negative = o < e and b[o] == 45
         if negative:
             o += 1
+        if not money and e - o <= _FEW:
+            short = _short_decimal(b, o, e, precision, scale)
+            if short >= 0:
+                out[i, 0] = -short if negative else short
+                out[i, 1] = -1 if negative and short > 0 else 0
+                continue
         fraction = np.int64(-1)
         digits = np.int64(0)
         low = np.uint64(0)

@@ -1,0 +1,1 @@
+"""The face for programs: REST over the service layer. It decides nothing."""

@@ -1,0 +1,36 @@
+"""The upkeep of flows over REST."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from penstock.api.access import Asking, Serving
+from penstock.api.flows import FlowName, Wait
+from penstock.control.requests import Rewinding, StagingResolution, TableRelease
+from penstock.control.upkeep_answers import ReleaseAnswer, ReloadAnswer, ResolutionAnswer, RewindAnswer
+
+router = APIRouter(prefix="/v1/flows/{name}", tags=["upkeep"])
+
+
+@router.post("/reload", operation_id="reloadFlow")
+def reload(asking: Asking, serving: Serving, name: FlowName, wait: Wait = 60) -> ReloadAnswer:
+    """Have the flow's worker read its definition and secrets again; a refusal changes nothing."""
+    return serving.upkeep.reload(asking, name, patience=wait)
+
+
+@router.post("/rewind", operation_id="rewindDestination")
+def rewind(asking: Asking, serving: Serving, name: FlowName, asked: Rewinding) -> RewindAnswer:
+    """Send a destination again, from the journal, what it has had since a position; the flow must not run."""
+    return serving.upkeep.rewind(asking, name, asked)
+
+
+@router.post("/release", operation_id="releaseTable")
+def release(asking: Asking, serving: Serving, name: FlowName, asked: TableRelease) -> ReleaseAnswer:
+    """Release a quarantined table: the worker brings it what it has missed. To leave that out takes an admin."""
+    return serving.upkeep.release(asking, name, asked)
+
+
+@router.post("/resolve-staging", operation_id="resolveStaging")
+def resolve(asking: Asking, serving: Serving, name: FlowName, asked: StagingResolution, wait: Wait = 60) -> ResolutionAnswer:
+    """Merge staging tables whose loads have ended into their tables, and empty them; a repetition has nothing to do."""
+    return serving.upkeep.resolve(asking, name, asked.destination, asked.tables, patience=wait)

@@ -1,0 +1,70 @@
+"""Where commands go: to a server that was named, else to the state directory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.files import state_directory
+from penstock.embedded.cache import home_directory
+
+if TYPE_CHECKING:
+    from penstock.client.plane import ControlPlane
+
+
+def _of_profile(context: typer.Context, given: str | None) -> str | None:
+    """The server that was named, else the profile's; a state directory that was named is meant instead of what a file says."""
+    if given or context.resilient_parsing:
+        return given
+    if context.params.get("state") is not None and not os.environ.get("PENSTOCK_PROFILE"):
+        return None
+    if not (home_directory() / "config.yaml").is_file() and not os.environ.get("PENSTOCK_PROFILE"):
+        return None
+    from penstock.cli.profiles import chosen
+
+    profile = chosen()
+    return profile.server if profile is not None else None
+
+
+ServerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--server",
+        metavar="URL",
+        envvar="PENSTOCK_SERVER",
+        help="Ask this server (http, https, grpc, grpcs), with the token in PENSTOCK_TOKEN; else the profile's; else the state"
+        " directory is used.",
+        show_default=False,
+        callback=_of_profile,
+    ),
+]
+
+
+@contextmanager
+def control_plane(server: str | None, state: Path | None) -> Iterator[ControlPlane]:
+    """The control plane that was named, given back afterwards."""
+    plane: ControlPlane
+    if server:
+        from penstock.client.remote import Client
+
+        token, authorities = os.environ.get("PENSTOCK_TOKEN", "").strip() or None, os.environ.get("PENSTOCK_CA_FILE") or None
+        if (home_directory() / "config.yaml").is_file() and not (token and authorities):
+            from penstock.cli.profiles import authorities_of, of_server, token_of
+
+            profile = of_server(server)
+            if profile is not None:
+                token, authorities = token or token_of(profile), authorities or authorities_of(profile)
+        plane = Client(server, token, ca_file=authorities)
+    else:
+        from penstock.client.local import LocalPlane
+
+        plane = LocalPlane(state_directory(state))
+    try:
+        yield plane
+    finally:
+        plane.close()

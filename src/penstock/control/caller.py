@@ -1,0 +1,24 @@
+"""The caller: who asks, and what that one may do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import get_args
+
+from penstock.control.answers import Role
+from penstock.errors import AccessDenied
+
+_ORDER = get_args(Role)
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Somebody who asks. A viewer reads; an operator steers flows; an admin also says what flows read and write."""
+
+    name: str
+    role: Role
+
+    def require(self, role: Role) -> None:
+        """AccessDenied unless the caller may do what that role may."""
+        if _ORDER.index(self.role) < _ORDER.index(role):
+            raise AccessDenied(f"{self.name} is {self.role}, and this needs {role}")

@@ -1,0 +1,29 @@
+"""Where the journal keeps the chunks of loads: `chunks/{load}/{file}`, complete and durable under that name, or not there."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+_HOME = "chunks"
+
+
+def chunk_path(journal: Path, load: int, file: str) -> Path:
+    """The file of a chunk."""
+    return journal / _HOME / str(load) / file
+
+
+def remove_chunk(journal: Path, load: int, file: str) -> None:
+    """Gives a chunk's space back; harmless when it is gone."""
+    chunk_path(journal, load, file).unlink(missing_ok=True)
+
+
+def remove_loads(journal: Path, kept: Iterable[int]) -> None:
+    """Gives back what loads have left that are over."""
+    names = {str(load) for load in kept}
+    with contextlib.suppress(FileNotFoundError):
+        for path in (journal / _HOME).iterdir():
+            if path.name not in names:
+                shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,1 @@
+"""What gRPC speaks: the messages of `control.proto`, for the server and the client. `make proto` writes their code anew."""

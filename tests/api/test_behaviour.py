@@ -1,0 +1,300 @@
+"""One behaviour over REST, over gRPC and without a server: the same answers, the same errors, the same limits and roles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.client import Client, ControlPlane
+from penstock.client.local import LocalPlane
+from penstock.control.answers import EventAnswer, FlowAnswer
+from penstock.control.caller import Caller
+from penstock.control.requests import LetterChoice
+from penstock.errors import (
+    AccessDenied,
+    ConnectorUnknown,
+    FlowExists,
+    FlowInvalid,
+    FlowUnknown,
+    KeyReused,
+    LetterMissing,
+    LoadMissing,
+    RequestRefused,
+    RevisionStale,
+    RewindRefused,
+    ServerUnreachable,
+    TokenMissing,
+    TooManyRequests,
+    TransitionRefused,
+)
+from tests.api.conftest import TRANSPORTS, Site
+from tests.control.definitions import definition
+from tests.processes import wait_until
+
+
+@pytest.fixture(params=[*TRANSPORTS, "local"])
+def plane(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ControlPlane]:
+    if request.param == "local":
+        with LocalPlane(tmp_path / "local") as made:
+            yield made
+        return
+    with request.getfixturevalue("site").client(request.param) as client:
+        yield client
+
+
+def test_a_flow_lives_through_a_server_and_without(plane: ControlPlane) -> None:
+    made = plane.create_flow(definition(labels={"team": "a"}), why="a shop", key="k")
+    assert plane.create_flow(definition(labels={"team": "a"}), why="a shop", key="k").etag == made.etag
+    assert plane.flow("shop").definition == definition(labels={"team": "a"})
+    plane.create_flow(definition("other"))
+    assert [f.name for f in plane.flows(labels="team=a").flows] == ["shop"]
+    first = plane.flows(limit=1)
+    assert [f.name for f in plane.flows(after=first.next or "", limit=1).flows] == ["shop"]
+    assert plane.command("start", "shop", why="go").wished == "running"
+    assert [f.name for f in plane.flows(states=["created", "failed"]).flows] == ["other", "shop"]
+    with pytest.raises(TransitionRefused) as refused:
+        plane.delete_flow("shop")
+    assert "penstock flow stop" in refused.value.remedy
+    with pytest.raises(RevisionStale):
+        plane.update_flow("shop", definition(), etag="0-1")
+    assert plane.update_flow("shop", definition(), etag=made.etag, why="no label").revision == 2
+    assert [r.why for r in plane.revisions("shop").revisions] == ["no label", "a shop"]
+    with pytest.raises(FlowInvalid) as invalid:
+        plane.create_flow({"name": "x"})
+    assert {p.path for p in invalid.value.problems} == {"source", "destinations"}
+    assert not plane.validate({"name": "x"}).valid
+    assert [e.event for e in plane.events(flow="shop").events] == ["created", "start asked for", "updated"]
+    assert plane.letters("shop").letters == []
+    with pytest.raises(LetterMissing):
+        plane.replay("shop", LetterChoice(ids=[7]))
+    with pytest.raises(RequestRefused):
+        plane.discard("shop", LetterChoice())
+    plane.command("stop", "shop", wait=5)
+    plane.delete_flow("shop", cleanup=False)
+    with pytest.raises(FlowUnknown):
+        plane.flow("shop")
+    assert plane.server().flows == {"created": 1}
+    assert plane.audit(flow="shop").records[0].action == "flow.delete"
+    assert plane.checkpoints("other").checkpoints == []
+
+
+def test_what_happens_is_watched_while_it_happens(plane: ControlPlane, request: pytest.FixtureRequest) -> None:
+    plane.create_flow(definition())
+    seen: list[EventAnswer | FlowAnswer] = []
+    other = request.getfixturevalue("site").client("rest") if isinstance(plane, Client) else plane
+    for item in plane.watch("shop", seconds=120):
+        seen.append(item)
+        if len(seen) == 1:
+            other.command("start", "shop", why="now")
+        if isinstance(item, FlowAnswer) and item.wished == "running":
+            break
+    if other is not plane:
+        other.close()
+    assert [(e.event, e.why) for e in seen if isinstance(e, EventAnswer)] == [("start asked for", "now")]
+    assert isinstance(seen[0], FlowAnswer) and seen[0].wished == "stopped"
+
+
+def test_only_so_many_watch_at_once_and_one_that_ends_makes_room(site: Site, client: Client) -> None:
+    client.create_flow(definition())
+    others = [site.client(transport) for transport in TRANSPORTS]
+    open_streams = [other.watch("shop", seconds=60) for other in others]
+    for stream in open_streams:
+        next(stream)
+    with pytest.raises(TooManyRequests):
+        next(client.watch("shop", seconds=60))
+    open_streams[0].close()  # type: ignore[attr-defined]
+
+    def has_room() -> bool:
+        try:
+            return next(client.watch("shop", seconds=5)) is not None
+        except TooManyRequests:
+            return False
+
+    wait_until(has_room, 20)
+    open_streams[1].close()  # type: ignore[attr-defined]
+    for other in others:
+        other.close()
+
+
+def test_who_watches_a_flow_that_is_deleted_is_told(site: Site, client: Client) -> None:
+    client.create_flow(definition())
+    stream = client.watch("shop", seconds=60)
+    next(stream)
+    site.service.flows.delete(Caller("ann", "admin"), "shop")
+    with pytest.raises(FlowUnknown):
+        list(stream)
+    with pytest.raises(FlowUnknown):
+        next(client.watch("shop"))
+
+
+def test_every_problem_of_a_definition_comes_with_its_path(client: Client) -> None:
+    sent = definition(config={"ack_policy": "quorom"}, nmae=1)
+    with pytest.raises(FlowInvalid) as refused:
+        client.create_flow(sent)
+    assert {p.path for p in refused.value.problems} == {"config.ack_policy", "nmae"} and all(
+        p.remedy for p in refused.value.problems
+    )
+    assert not client.validate(sent).valid and client.validate(definition()).valid
+
+
+def test_what_nobody_may_ask_is_refused(client: Client) -> None:
+    asked: list[Callable[[], object]] = [
+        lambda: client.flows(labels="=x"),
+        lambda: client.flows(limit=501),
+        lambda: client.flows(states=["sleeping"]),
+        lambda: client.flow("a b"),
+        lambda: client.command("start", "shop", why="x" * 1001),
+        lambda: client.command("start", "shop", wait=61),
+        lambda: client.revoke_token("nonsense"),
+        lambda: client.letter("shop", -1),
+        lambda: client.create_flow(definition(), key="not a key"),
+        lambda: client.create_flow(definition(labels={"padding": "x" * (1 << 20)})),
+        lambda: client.start_backfill("shop", []),
+        lambda: client.slot("shop", "No Slot"),
+    ]
+    for number, ask in enumerate(asked):
+        with pytest.raises(RequestRefused):
+            pytest.fail(f"request {number} was answered: {ask()}")
+
+
+def test_an_etag_guards_an_update_and_a_deletion(client: Client) -> None:
+    made = client.create_flow(definition())
+    changed = client.update_flow("shop", definition(parallelism=2), etag=made.etag)
+    assert changed.revision == 2 and changed.definition == definition(parallelism=2)
+    assert isinstance((changed.definition or {})["parallelism"], int)
+    with pytest.raises(RevisionStale):
+        client.update_flow("shop", definition(parallelism=3), etag=made.etag)
+    with pytest.raises(RevisionStale):
+        client.delete_flow("shop", etag=made.etag)
+    client.delete_flow("shop", etag=changed.etag, why="over")
+
+
+def test_a_key_makes_repetitions_one_whatever_they_came_over(site: Site) -> None:
+    sent = definition(parallelism=2, config={"retry": {"factor": 1.5}})
+    with site.client("rest") as one, site.client("grpc") as other:
+        made = one.create_flow(sent, key="abc")
+        assert other.create_flow(sent, key="abc").etag == made.etag
+        with pytest.raises(KeyReused):
+            other.create_flow(definition("other"), key="abc")
+        with pytest.raises(FlowExists):
+            other.create_flow(sent)
+
+
+def test_tokens_once_there_are_needed_by_everybody_and_roles_hold(site: Site, client: Client) -> None:
+    transport = "grpc" if client._transport.url.startswith("grpc") else "rest"
+    admin_token = client.create_token("ann", "admin").token
+    with pytest.raises(TokenMissing):
+        client.flows()
+    with site.client(transport, admin_token + "x") as stranger, pytest.raises(TokenMissing):
+        stranger.flows()
+    with site.client(transport, admin_token) as admin:
+        tokens = {role: admin.create_token(role, role).token for role in ("viewer", "operator")}
+        with site.client(transport, tokens["viewer"]) as viewer, site.client(transport, tokens["operator"]) as operator:
+            with pytest.raises(AccessDenied):
+                operator.create_flow(definition())
+            admin.create_flow(definition())
+            assert viewer.flow("shop").created_by == "ann"
+            with pytest.raises(AccessDenied):
+                viewer.command("start", "shop")
+            assert operator.command("start", "shop").by == "operator"
+            for forbidden in (
+                viewer.tokens,
+                operator.audit,
+                lambda: viewer.letter("shop", 1),
+                lambda: viewer.publication("shop"),
+                lambda: operator.add_tables("shop", ["orders"]),
+                lambda: operator.drop_slot("shop"),
+                lambda: viewer.start_backfill("shop", ["orders"]),
+                lambda: viewer.reload("shop"),
+                lambda: viewer.rewind("shop", "log", "oldest"),
+                lambda: viewer.resolve_staging("shop"),
+                lambda: operator.release("shop", "log", "public.orders", skip_missed=True),
+                lambda: operator.start_backfill("shop", ["orders"], where="true"),
+            ):
+                with pytest.raises(AccessDenied):
+                    forbidden()
+            with pytest.raises(LoadMissing):
+                operator.start_backfill("shop", ["orders"])
+        assert [t.role for t in admin.tokens().tokens] == ["admin", "viewer", "operator"]
+        number = admin.tokens().tokens[1].id
+        admin.revoke_token(number)
+        assert admin.tokens().tokens[1].revoked_at is not None
+        refusals = [r for r in admin.audit().records if r.outcome == "access_denied"]
+        assert {r.action for r in refusals} >= {"flow.create", "publication.add", "slot.drop", "backfill.start"}
+
+
+def test_options_are_json_schema_and_secrets_are_write_only(client: Client) -> None:
+    names = {(c.kind, c.name) for c in client.connectors().connectors}
+    assert ("source", "postgres") in names and ("destination", "duckdb") in names
+    options = client.connector("source", "postgres").options
+    assert options["properties"]["dsn"]["writeOnly"] is True and "dsn" in options["required"]
+    with pytest.raises(ConnectorUnknown):
+        client.connector("source", "nothing")
+
+
+def test_what_the_source_has_is_asked_for_by_flows_that_were_created(plane: ControlPlane) -> None:
+    plane.create_flow(definition())
+    assert plane.backfills("shop").backfills == []
+    with pytest.raises(LoadMissing):
+        plane.backfill("shop", 1)
+    with pytest.raises(LoadMissing):
+        plane.steer_backfill("pause", "shop", 1)
+    for unknown in (lambda: plane.backfills("other"), lambda: plane.publication("other"), lambda: plane.slots("other")):
+        with pytest.raises(FlowUnknown):
+            unknown()
+    # Its password is in a variable that is not there.
+    for unresolved in (lambda: plane.publication("shop"), lambda: plane.slot("shop"), lambda: plane.doctor("shop")):
+        with pytest.raises(FlowInvalid):
+            unresolved()
+
+
+def test_nobody_there_is_said_with_the_address(site: Site) -> None:
+    urls = [site.url, site.grpc.url]
+    site.serving.close()
+    site.grpc.close()
+    for url in urls:
+        scheme, _, place = url.partition("://")
+        with pytest.raises(ServerUnreachable) as refused, Client(f"{scheme}://u:hush@{place}") as client:
+            client.flows()
+        assert place in refused.value.message and "hush" not in refused.value.message
+        with pytest.raises(TokenMissing) as missing:
+            Client(url, "hush\n")
+        assert "hush" not in missing.value.message
+    with pytest.raises(ServerUnreachable):
+        Client("ftp://x")
+
+
+def test_upkeep_is_asked_for_through_a_server_and_without(plane: ControlPlane, tmp_path: Path) -> None:
+    source = {"type": "postgres", "options": {"dsn": "postgresql://127.0.0.1:1/shop"}}
+    warehouse = {"name": "warehouse", "type": "duckdb", "options": {"path": str(tmp_path / "shop.duckdb")}}
+    plane.create_flow(definition(source=source, destinations=[warehouse]))
+    # Nothing is staged, and nobody runs the flow: the answer comes at once.
+    done = plane.resolve_staging("shop", "warehouse", ["public.*"])
+    assert (done.flow, done.answered, done.tables) == ("shop", True, [])
+    with pytest.raises(FlowUnknown) as unknown:
+        plane.resolve_staging("shop", "nothing")
+    assert "nothing" in unknown.value.message
+    with pytest.raises(TransitionRefused) as refused:
+        plane.reload("shop")
+    assert "no worker runs" in refused.value.message
+    with pytest.raises(RewindRefused):
+        plane.rewind("shop", "warehouse", "yesterday")
+    with pytest.raises(FlowUnknown) as unknown:
+        plane.rewind("shop", "warehouse", "0/1")
+    assert "no destination warehouse that has begun" in unknown.value.message
+    with pytest.raises(FlowUnknown) as unknown:
+        plane.release("shop", "warehouse", "public.orders")
+    assert "no quarantined table" in unknown.value.message
+    for ask in (
+        lambda: plane.resolve_staging("other"),
+        lambda: plane.reload("other"),
+        lambda: plane.rewind("other", "warehouse", "oldest"),
+        lambda: plane.release("other", "warehouse", "public.orders"),
+    ):
+        with pytest.raises(FlowUnknown):
+            ask()
+    actions = {r.action: r.outcome for r in reversed(plane.audit(flow="shop").records)}
+    assert actions["flow.reload"] == "transition_refused" and actions["flow.release"] == "flow_unknown"
+    assert {"flow.resolve_staging", "flow.rewind"} <= actions.keys()
