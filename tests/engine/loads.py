@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.core import connectors
 from penstock.core.flow import Flow
-from penstock.engine.chunk_task import read_chunks
+from penstock.engine.chunk_task import Reading
 from penstock.engine.joining import Joining
 from penstock.engine.loading import Loading
 from penstock.engine.loop import DestinationLoop
@@ -39,7 +39,6 @@ class ReadersHere(Readers):
     ) -> tuple[Receipts, PenstockError | None]:
         home = str(chunk_path(self._journal, load.id, "x").parent)
         order = {
-            "source": "postgres",
             "recipe": self._source.reading(None),
             "snapshot": snapshot,
             "after": load.low,
@@ -49,7 +48,9 @@ class ReadersHere(Readers):
         if self._left is not None:
             items = items[: self._left]
             self._left -= len(items)
-        found = list(read_chunks(order, items))
+        reading = Reading("postgres")
+        found = list(reading.read(order, items))
+        reading.close()
         for chunk in chunks[: len(items)]:
             self.read_chunks.append((chunk.table, str(chunk.content["chunk"]["kind"]), str(chunk.id)))
         errors = [from_data(r["error"]) for r in found if "error" in r]
@@ -57,6 +58,9 @@ class ReadersHere(Readers):
 
     def stop(self) -> None:
         self._stopped = True
+
+    def rest(self) -> None:
+        pass
 
 
 class LoadedDelivery(Delivery):

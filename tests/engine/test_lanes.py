@@ -29,9 +29,9 @@ def board() -> Iterator[Switchboard]:
     made.close()
 
 
-def standing(spark: SparkHost, board: Switchboard, name: str, directory: Path) -> Lanes:
-    """The one lane of a files destination, called in."""
-    setup = {
+def setup_of(name: str, directory: Path) -> dict[str, Any]:
+    """What lanes of a files destination are told."""
+    return {
         "flow": "shop",
         "name": name,
         "destination": "files",
@@ -41,7 +41,11 @@ def standing(spark: SparkHost, board: Switchboard, name: str, directory: Path) -
         "staging": str(directory / "staging"),
         "journal": str(directory / "journal"),
     }
-    made = Lanes(spark, board, f"shop/{name}", setup, 1)
+
+
+def standing(spark: SparkHost, board: Switchboard, name: str, directory: Path) -> Lanes:
+    """The one lane of a files destination, called in."""
+    made = Lanes(spark, board, f"shop/{name}", setup_of(name, directory), 1)
     made.begin()
     wait_until(made.are_ready, 120)
     return made
@@ -98,3 +102,21 @@ def test_work_that_a_pause_interrupts_is_abandoned_and_can_be_asked_for_again(
         assert [receipt["rows"] for receipt in paused.gather()] == [0]
     finally:
         paused.close()
+
+
+def test_lanes_that_call_in_when_nobody_wants_them_any_more_end_and_are_not_started_again(
+    spark: SparkHost, board: Switchboard, tmp_path: Path
+) -> None:
+    calls: list[int] = []
+    made = Lanes(spark, board, "shop/brief", setup_of("brief", tmp_path), 2)
+    called = made._called
+
+    def counted(lane: int, connection: Any, hello: dict[str, Any]) -> None:
+        calls.append(lane)
+        called(lane, connection, hello)
+
+    made._called = counted  # type: ignore[method-assign]
+    spark.context()
+    made.begin()
+    made.close()
+    assert made._failure == "its lanes have ended" and sorted(calls) == [0, 1]

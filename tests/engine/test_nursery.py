@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -56,3 +57,20 @@ def test_children_live_and_end_apart_and_a_killed_cradle_is_followed_by_another(
     for child in (one, other, third, again, last):
         child.close()
     page.close()
+
+
+def _watch(child: Child) -> bool:
+    while child.poll() is None:
+        pass
+    return child.wait(30)
+
+
+def test_several_threads_may_wait_for_one_childs_end(tmp_path: Path) -> None:
+    with Nursery() as nursery, ThreadPoolExecutor(8) as threads:
+        for number in range(10):
+            child = nursery.bear("postgres", None)
+            assert "opened" in say(child, tmp_path / str(number))
+            waiting = [threads.submit(_watch, child) for _ in range(8)]
+            child.kill()
+            assert all(one.result() for one in waiting) and child.returncode == -signal.SIGKILL
+            child.close()

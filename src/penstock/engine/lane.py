@@ -1,4 +1,5 @@
 """The lane: a standing Spark task that reads slices, decodes its bucket and lets the destination's writer stage or send it.
+Another kind reads chunks of tables from the source.
 
 It connects to the driver, says which lane it is, gets its setup once and then descriptors, and answers each with a receipt or
 an error. The end of the connection is the end of the lane. It imports no ledger and no control plane.
@@ -31,9 +32,10 @@ from penstock.core.epoch import Epoch
 from penstock.core.packing import unpack
 from penstock.destinations.aside import Aside
 from penstock.destinations.base import Place, Writer
+from penstock.engine.chunk_task import Reading
 from penstock.engine.messages import receive, send
 from penstock.engine.taking import Taking, pack_keys
-from penstock.errors import DestinationFailed, ExtraMissing, PenstockError
+from penstock.errors import DestinationFailed, ExtraMissing, PenstockError, SourceFailed
 from penstock.journal.reader import SliceReader
 from penstock.journal.record import Slice, unpack_slices
 from penstock.observe.failpoints import reach
@@ -65,7 +67,7 @@ def run_lane(assignment: dict[str, Any], indexes: Iterable[int]) -> Iterator[int
 
 
 def _serve(connection: Connection, setup: dict[str, Any]) -> None:
-    work = Work(setup)
+    work = ReadingWork(setup) if "reads" in setup else Work(setup)
     try:
         while True:
             descriptor = receive(connection)
@@ -81,8 +83,7 @@ def _serve(connection: Connection, setup: dict[str, Any]) -> None:
             except (EOFError, ConnectionError):
                 raise
             except Exception as error:
-                failure = DestinationFailed(f"a lane of {work.place.destination} failed: {type(error).__name__}: {error}")
-                reply = {"error": failure.to_data()}
+                reply = {"error": work.failure(error).to_data()}
             send(connection, {"ask": descriptor["ask"], **reply})
             work.rest()
     finally:
@@ -174,6 +175,10 @@ class Work:
             aside.condemn(given["refused"], itertools.chain(replayed, again))
         return aside
 
+    def failure(self, error: Exception) -> PenstockError:
+        """What an error means that nobody foresaw."""
+        return DestinationFailed(f"a lane of {self.place.destination} failed: {type(error).__name__}: {error}")
+
     def rest(self) -> None:
         """Uses the time until the next epoch; what fails now is met again, and said, when that is written."""
         with contextlib.suppress(PenstockError, OSError):
@@ -185,6 +190,35 @@ class Work:
         if self._completer is not None:
             self._completer.close()
         self._journal.close()
+
+
+class ReadingWork:
+    """What a lane keeps that reads chunks for every destination."""
+
+    def __init__(self, setup: dict[str, Any]) -> None:
+        self._reading = Reading(setup["reads"])
+
+    def do(self, descriptor: dict[str, Any], connection: Connection) -> dict[str, Any]:
+        """One group of chunks."""
+        leash = _Leash(connection, descriptor["ask"], math.inf)
+
+        def stopping() -> bool:
+            # Whoever hangs up is met here.
+            leash.check()
+            return False
+
+        return {"found": list(self._reading.read(descriptor["order"], descriptor["items"], stopping))}
+
+    def failure(self, error: Exception) -> PenstockError:
+        """What an error means that nobody foresaw."""
+        return SourceFailed(f"chunks could not be read: {type(error).__name__}: {error}")
+
+    def rest(self) -> None:
+        """Nothing: the connections stay open for the next group."""
+
+    def close(self) -> None:
+        """Gives back the connections."""
+        self._reading.close()
 
 
 def _without(

@@ -160,14 +160,18 @@ class Lanes:
         """Ends the lanes and waits for the job; lanes that still work on something are not waited for."""
         self._closed = True
         busy = bool(self._asking.asked)
-        for connection in list(self._connections.values()):
+        with self._arrived:
+            there, self._connections = list(self._connections.values()), {}
+        for connection in there:
             with contextlib.suppress(OSError):
                 send(connection, {"end": True})
-        self._hang_up()
+            connection.close()
         if self._thread is not None:
+            # Lanes that call in only now are told to end: hung up on, they would be started again and again.
             self._thread.join(0.1 if busy else 5)
             if self._thread.is_alive():
                 self._cancel()
+        self._hang_up()
 
     def _check_stopping(self) -> None:
         if self._closed or time.monotonic() >= self._interrupt_at:
@@ -281,17 +285,21 @@ class Lanes:
                 self._arrived.notify_all()
 
     def _called(self, lane: int, connection: Connection, hello: dict[str, Any]) -> None:
-        if hello["job"] != self._job or self._closed:
+        if hello["job"] != self._job:
             connection.close()
             return
         send(connection, self._setup)
         with self._arrived:
-            former = self._connections.pop(lane, None)
-            self._connections[lane] = connection
-            self.process_ids[lane] = int(hello["pid"])
+            over, former = self._closed, self._connections.pop(lane, None)
+            if not over:
+                self._connections[lane] = connection
+                self.process_ids[lane] = int(hello["pid"])
             self._arrived.notify_all()
         if former is not None:
             former.close()
+        if over:
+            send(connection, {"end": True})
+            connection.close()
 
     def _hang_up(self) -> None:
         if self._job:

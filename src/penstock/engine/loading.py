@@ -153,6 +153,8 @@ class Loading(threading.Thread):
                 for load in loads:
                     if not self._halt.is_set():
                         self._look(load)
+                if not any(load.wish == "running" and load.state in ("requested", "reading") for load in loads):
+                    self._readers.rest()
             except LedgerFenced:
                 # Another worker drives them now; this one's lease says so.
                 return

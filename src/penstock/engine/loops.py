@@ -120,6 +120,12 @@ class Loops:
             if not _quarantines(self.flow, use):
                 _check_keys(use, self._opened[use.name], tables)
 
+    @property
+    def board(self) -> Switchboard:
+        """Where lanes call in, once the loops have been started."""
+        assert self._board is not None
+        return self._board
+
     def start(self, beginning: Beginning, *, paused: bool = False) -> None:
         """Lets every loop run; `paused` ones deliver nothing until `resume`."""
         self._board = Switchboard()

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import weakref
 from typing import BinaryIO, Self
 
 from penstock.embedded import memory
@@ -41,6 +42,8 @@ class Child:
             self._handle = os.pidfd_open(pid)
         except ProcessLookupError:
             self._handle = -1
+        # With the last who knows the child: one thread may wait for its end while another has seen it.
+        weakref.finalize(self, _close, told, self._handle)
 
     def poll(self) -> int | None:
         """The exit code, None while it lives."""
@@ -63,15 +66,21 @@ class Child:
                 pipe.close()
 
     def _look(self, seconds: float) -> int | None:
-        if self.returncode is None and select.select([self._told], [], [], seconds)[0]:
-            with self._lock:
-                if self.returncode is None:
-                    # A cradle that was killed takes its children along, and can say nothing of it.
-                    self.returncode = int(os.read(self._told, 64) or -signal.SIGKILL)
-                    for file in (self._told, self._handle):
-                        with contextlib.suppress(OSError):
-                            os.close(file)
+        if self.returncode is None:
+            end = select.poll()
+            end.register(self._told, select.POLLIN)
+            if end.poll(seconds * 1000):
+                with self._lock:
+                    if self.returncode is None:
+                        # A cradle that was killed takes its children along, and can say nothing of it.
+                        self.returncode = int(os.read(self._told, 64) or -signal.SIGKILL)
         return self.returncode
+
+
+def _close(*files: int) -> None:
+    for file in files:
+        with contextlib.suppress(OSError):
+            os.close(file)
 
 
 class Nursery:

@@ -267,7 +267,7 @@ class Worker:
         moments = Moments(
             self._journal, lambda: card.load("chunks")({}), lambda: max(mark, supervisor.journal_mark), supervisor.probe, first
         )
-        readers = Readers(self._host, source, self._flow.source.type, self._journal, source.loading().rate)
+        readers = Readers(self._host, self._loops.board, source, self._flow.source.type, self._journal, source.loading().rate)
         around, loops = (self._ledger, self._lease, self._journal), self._loops
         asked: dict[str, Any] = {"takes": loops.takes, "begun": loops.has_begun, "ended": loops.has_ended}
         return Loading(self._flow, source, readers, moments, *around, notice=self._loads_moved, **asked)
