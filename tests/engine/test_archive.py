@@ -39,6 +39,19 @@ def test_archive_that_does_not_fit_is_passed_over(archive: ClassArchive, tmp_pat
     assert (done.stdout, done.stderr, done.returncode) == ("1\n", "", 0)
 
 
+def test_archive_recorded_with_other_options_is_used_but_not_current(
+    archive: ClassArchive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive._draft.write_bytes(b"whole")
+    archive.publish()
+    assert archive.is_current()
+    monkeypatch.setattr("penstock.engine.archive.SMALL", ("-XX:SomethingElse",))
+    assert not archive.is_current()
+    assert archive.options()
+    archive.discard()
+    assert not archive.is_current()
+
+
 @pytest.mark.slow
 def test_prepare_records_an_archive_that_the_next_start_maps(tmp_path: Path) -> None:
     # In the user's cache, where `make setup` has recorded it: that takes a minute of CPU, and is done once for a machine.

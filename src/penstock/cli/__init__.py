@@ -7,6 +7,9 @@ import sys
 
 def main() -> None:
     """Runs the command line and ends the process with its exit code."""
-    from penstock.cli.app import run
+    from penstock.embedded.memory import loading
+
+    with loading():
+        from penstock.cli.app import run
 
     sys.exit(run(sys.argv[1:]))

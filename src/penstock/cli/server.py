@@ -15,7 +15,7 @@ from penstock.cli.files import StateOption, state_directory
 from penstock.cli.screen import Screen
 from penstock.cli.stopping import stopping
 from penstock.cli.worker import Level
-from penstock.embedded.memory import few_pools
+from penstock.embedded.memory import few_pools, loading
 from penstock.errors import ExtraMissing, LedgerUnusable
 
 if TYPE_CHECKING:
@@ -133,14 +133,15 @@ class Listening:
 def _serve(state: Path | None, listening: Listening, launching: Launching, secret_files: list[Path] | None, level: Level) -> None:
     few_pools()
     try:
-        from penstock.api.grpc.serving import GrpcServing
-        from penstock.api.limits import Watchers
-        from penstock.api.serving import Serving
+        with loading():
+            from penstock.api.grpc.serving import GrpcServing
+            from penstock.api.limits import Watchers
+            from penstock.api.serving import Serving
+            from penstock.control.service import Service
     except ModuleNotFoundError as error:
         raise ExtraMissing(
             f"the server needs the library {error.name}, which is not installed", remedy="pip install 'penstock[server]'"
         ) from error
-    from penstock.control.service import Service
 
     home = state_directory(state)
     _log_to(home / "logs" / "server.log", level)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from penstock.embedded.cache import cache_directory
 from penstock.embedded.java import JavaHome
+from penstock.engine.jvm import OPTIONS, SMALL
 
 _QUIET = ["-Xshare:auto", "-Xlog:disable", "-Xlog:all=error:stderr"]
 # Where it was recorded for: anywhere else every page of it has to be changed, and is memory of the JVM's own (90 MB).
@@ -31,8 +32,16 @@ class ClassArchive:
         directory = cache_directory("spark")
         self.path = directory / f"classes-{mark}.jsa"
         self._base = directory / f"base-{mark}.jsa"
+        self._note = directory / f"classes-{mark}.txt"
         # Unique, because several processes may record at the same time; the last one that is whole wins.
         self._draft = directory / f".classes-{mark}.{os.getpid()}.jsa"
+
+    def is_current(self) -> bool:
+        """Whether there is one, recorded by a JVM with the options that JVMs have now; another still serves, less well."""
+        # An older one made the JVM 70 MB larger, and nothing said so.
+        with contextlib.suppress(OSError):
+            return self.path.exists() and self._note.read_text() == _recipe()
+        return False
 
     def options(self) -> list[str]:
         """The JVM options that make use of the archive; none while there is none."""
@@ -53,7 +62,11 @@ class ClassArchive:
             with self._draft.open("rb") as draft:
                 # Java writes the first bytes last.
                 whole = any(draft.read(4))
-            self._draft.rename(self.path) if whole else self._draft.unlink()
+            if not whole:
+                self._draft.unlink()
+                return
+            self._draft.rename(self.path)
+            self._note.write_text(_recipe())
 
     def is_blamed(self, report: str) -> bool:
         """Whether what a JVM said at its end speaks of the archive; one that was killed while it started says nothing of it."""
@@ -62,7 +75,7 @@ class ClassArchive:
 
     def discard(self) -> None:
         """Forget the archive; the next `prepare` records another."""
-        for path in (self.path, self._base):
+        for path in (self.path, self._base, self._note):
             path.unlink(missing_ok=True)
 
     def _needed_base(self) -> list[str]:
@@ -75,3 +88,8 @@ class ClassArchive:
         subprocess.run(command, capture_output=True, timeout=120, check=False)
         with contextlib.suppress(FileNotFoundError):
             draft.rename(self._base)
+
+
+def _recipe() -> str:
+    """What the JVM was asked for when it recorded."""
+    return "\n".join([*OPTIONS, *SMALL, *_IN_PLACE])

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.core import connectors
+from penstock.embedded.memory import give_back
 from penstock.engine import capturing
 from penstock.engine.nursery import LEASE_FILE
 
@@ -183,6 +184,7 @@ class Cradle:
         # What is alive now stays so: out of the collector's sight its pages stay shared.
         gc.collect()
         gc.freeze()
+        give_back()
 
 
 def _be(parent: int, name: str, dying: int, foreign: list[int], live: Callable[[], None]) -> None:

@@ -51,6 +51,7 @@ def serve() -> None:
     # What is alive now stays so: out of the collector's sight it costs no time, and its pages stay shared after a fork.
     gc.collect()
     gc.freeze()
+    importlib.import_module("penstock.embedded.memory").give_back()
     # pyspark collects after every task, 10 to 20 ms with our libraries loaded; Python's own schedule is enough.
     pyspark.daemon.gc = SimpleNamespace(collect=lambda: 0)
     pyspark.daemon.worker = _serve_quietly(pyspark.daemon.worker)

@@ -17,6 +17,14 @@ from penstock.embedded.java import JavaHome
 from penstock.errors import SparkFailed
 
 _LOG_LIMIT = 16 << 20
+OPTIONS = ("-XX:+UseSerialGC", "-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError")
+"""What every JVM of ours runs with."""
+# The JVM has little to do: compiling less eagerly, small jobs take 34 ms instead of 44, and 30 MB less.
+# And it needs little memory: Java's own first heap, a 64th of the machine's, is filled before it is ever cleaned
+# (270 MB with 24 GB, 180 MB so).
+# What is free after a collection is given back: `SparkHost.tidy` has one made once everything stands.
+SMALL = ("-XX:TieredStopAtLevel=1", "-Xms32m", "-Xmn8m", "-XX:MinHeapFreeRatio=10", "-XX:MaxHeapFreeRatio=30")
+"""What one on this machine, without executors of its own, runs with besides."""
 
 
 class Jvm:

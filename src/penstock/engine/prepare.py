@@ -13,10 +13,13 @@ from penstock.engine.session import SparkHost
 
 
 def prepare() -> None:
-    """Write the class archive that makes Spark start in a third of the time, and compile the kernels; idempotent."""
+    """Write the class archive that makes Spark start in a third of the time, and compile the kernels; idempotent.
+
+    An archive that was recorded with other options than the JVM has now is recorded anew.
+    """
     for card in cards("source").values():
         card.load("capture").warm()
-    recorded = ClassArchive(find_java(), spark_home()).path.exists()
+    recorded = ClassArchive(find_java(), spark_home()).is_current()
     # Two tasks and no retries: what cannot work should say so at once.
     with (
         tempfile.TemporaryDirectory(prefix="penstock-") as state,

@@ -7,16 +7,18 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from penstock.core.options import matches
 from penstock.destinations.base import Resolution
-from penstock.engine.loops import Loops
 from penstock.errors import LedgerError, PenstockError
 from penstock.ledger.leases import Holder
 from penstock.ledger.ledger import Ledger
+
+if TYPE_CHECKING:
+    from penstock.engine.loops import Loops
 
 _log = structlog.get_logger()
 
