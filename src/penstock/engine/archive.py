@@ -38,7 +38,7 @@ class ClassArchive:
 
     def is_current(self) -> bool:
         """Whether there is one, recorded by a JVM with the options that JVMs have now; another still serves, less well."""
-        # An older one made the JVM 70 MB larger, and nothing said so.
+        # Its name says nothing of the options, and one of others is shared less well.
         with contextlib.suppress(OSError):
             return self.path.exists() and self._note.read_text() == _recipe()
         return False
