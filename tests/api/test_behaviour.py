@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock.client import Client, ControlPlane
 from penstock.client.local import LocalPlane
+from penstock.client.routes import ROUTES
 from penstock.control.answers import EventAnswer, FlowAnswer
 from penstock.control.caller import Caller
-from penstock.control.requests import LetterChoice
+from penstock.control.requests import FlowCreation, LetterChoice, TokenCreation
 from penstock.errors import (
     AccessDenied,
     ConnectorUnknown,
+    FlowChanged,
     FlowExists,
     FlowInvalid,
     FlowUnknown,
@@ -169,6 +172,81 @@ def test_an_etag_guards_an_update_and_a_deletion(client: Client) -> None:
     with pytest.raises(RevisionStale):
         client.delete_flow("shop", etag=made.etag)
     client.delete_flow("shop", etag=changed.etag, why="over")
+
+
+def test_a_flow_that_nobody_runs_is_reconfigured_for_its_next_start_and_what_is_wrong_changes_nothing(client: Client) -> None:
+    made = client.create_flow(definition())
+    done = client.reconfigure_flow("shop", definition(labels={"team": "a"}), etag=made.etag, why="a team")
+    assert (done.revision, done.applied, done.state) == (2, "counts from the next start", "created")
+    assert client.reconfigure_flow("shop", definition(labels={"team": "a"})).applied == "nothing has changed"
+    with pytest.raises(RevisionStale):
+        client.reconfigure_flow("shop", definition(), etag=made.etag)
+    with pytest.raises(FlowInvalid):
+        client.reconfigure_flow("shop", definition(parallelism=0))
+    with pytest.raises(FlowChanged):
+        client.reconfigure_flow("shop", definition("other"))
+    with pytest.raises(FlowUnknown):
+        client.reconfigure_flow("nobody", definition("nobody"))
+    client.command("start", "shop")
+    with pytest.raises(TransitionRefused) as refused:
+        client.clean_up_flow("shop")
+    assert "penstock flow stop" in refused.value.remedy
+    assert client.flow("shop").revision == 2
+
+
+GUARDED: dict[str, tuple[str, dict[str, Any]]] = {
+    "Flows.Create": ("admin", {"definition": {}}),
+    "Flows.Update": ("admin", {"name": "shop", "definition": {}}),
+    "Flows.Reconfigure": ("admin", {"name": "shop", "definition": {}}),
+    "Flows.Cleanup": ("admin", {"name": "shop"}),
+    "Flows.Delete": ("admin", {"name": "shop"}),
+    **{f"Flows.{c}": ("operator", {"name": "shop"}) for c in ("Start", "Pause", "Resume", "Stop", "Run", "Reload")},
+    "Flows.Rewind": ("operator", {"name": "shop", "destination": "warehouse", "to": "oldest"}),
+    "Flows.Release": ("operator", {"name": "shop", "destination": "warehouse", "table": "public.t"}),
+    "Flows.Release skipping": ("admin", {"name": "shop", "destination": "warehouse", "table": "public.t", "skip_missed": True}),
+    "Flows.ResolveStaging": ("operator", {"name": "shop"}),
+    "DeadLetters.Replay": ("operator", {"flow": "shop"}),
+    "DeadLetters.Discard": ("operator", {"flow": "shop"}),
+    "Backfills.Start": ("operator", {"flow": "shop", "tables": ["public.t"]}),
+    **{f"Backfills.{c}": ("operator", {"flow": "shop", "number": 1}) for c in ("Pause", "Resume", "Cancel")},
+    "Backfills.Start with a filter": ("admin", {"flow": "shop", "tables": ["public.t"], "where": "true"}),
+    "DeadLetters.Get": ("operator", {"flow": "shop", "number": 1}),
+    "Flows.Examine": ("operator", {"name": "shop"}),
+    "Publications.Get": ("operator", {"name": "shop"}),
+    "Publications.Discover": ("operator", {"flow": "shop"}),
+    "Slots.List": ("operator", {"name": "shop"}),
+    "Slots.Get": ("operator", {"flow": "shop"}),
+    "Publications.Add": ("admin", {"flow": "shop", "tables": ["public.t"]}),
+    "Publications.Remove": ("admin", {"flow": "shop", "tables": ["public.t"]}),
+    "Publications.Sync": ("admin", {"flow": "shop"}),
+    "Slots.Drop": ("admin", {"flow": "shop"}),
+    "People.CreateToken": ("admin", {"name": "x", "role": "admin"}),
+    "People.ListTokens": ("admin", {}),
+    "People.RevokeToken": ("admin", {"number": "0" * 12}),
+    "People.ListAudit": ("admin", {}),
+}
+READS = {
+    *("Flows.Get", "Flows.List", "Flows.ListRevisions", "Flows.ListCheckpoints", "Events.List", "Events.Watch"),
+    *("DeadLetters.List", "Backfills.List", "Backfills.Get", "Connectors.List", "Connectors.Get", "Connectors.Validate"),
+    "Server.Get",
+}
+"""What a viewer may ask; a new operation stands here, or above with who may."""
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_every_operation_is_refused_to_who_may_less(site: Site, transport: str) -> None:
+    assert {name.split()[0] for name in GUARDED} | READS == set(ROUTES)
+    site.service.flows.create(Caller("ann", "admin"), FlowCreation(definition=definition()))
+    ann = Caller("ann", "admin")
+    tokens = {
+        "viewer": site.service.people.create(ann, TokenCreation(name="v", role="viewer")).token,
+        "operator": site.service.people.create(ann, TokenCreation(name="o", role="operator")).token,
+    }
+    below = {"operator": ("viewer",), "admin": ("viewer", "operator")}
+    for name, (needs, asked) in GUARDED.items():
+        for role in below[needs]:
+            with site.client(transport, tokens[role]) as who, pytest.raises(AccessDenied):
+                who._transport.ask(name.split()[0], **asked)
 
 
 def test_a_key_makes_repetitions_one_whatever_they_came_over(site: Site) -> None:

@@ -80,6 +80,14 @@ def test_a_flow_is_created_changed_steered_and_deleted(terminal: Terminal) -> No
     assert "flow_unknown" in terminal("flow", "watch", "shop", "--seconds", "0.2", code=1)
 
 
+def test_an_update_may_name_its_flow_and_another_one_s_file_is_refused(terminal: Terminal) -> None:
+    terminal("flow", "create", "-f", terminal.file())
+    assert "revision 2" in terminal("flow", "update", "shop", "-f", terminal.file(parallelism=2))
+    shown = terminal("flow", "update", "other", "-f", terminal.file(parallelism=3), code=1)
+    assert "is of a flow named shop, not other" in shown
+    assert terminal.data("flow", "revisions", "shop")[0]["revision"] == 2
+
+
 def test_problems_of_a_file_are_all_shown_and_nothing_is_kept(terminal: Terminal) -> None:
     sent = definition()
     sent["source"]["options"]["dsn"] = "postgresql://u:hush@h/d"

@@ -13,6 +13,8 @@ import pytest
 from pydantic import ValidationError
 
 from penstock.cli.app import run
+from penstock.control.caller import Caller
+from penstock.control.service import Service
 from penstock.core.flow import DestinationUse, Flow
 from penstock.engine.lease import holding
 from penstock.engine.loops import starting_position
@@ -96,6 +98,23 @@ def test_a_running_worker_s_picture_is_shown_with_what_troubles_it(site: Site) -
         Picture(site.state / "run" / "shop", lease.generation, lambda: moment).look()
     # The picture of a worker that is gone is not believed, except for what has failed.
     assert [d["state"] for d in site.json("show", "shop")["destinations"]] == ["failed", "idle"]
+
+
+def test_a_destination_at_the_journal_s_end_has_no_lag_and_one_behind_has_its_own(site: Site) -> None:
+    reached = DestinationStatus("warehouse", "duckdb", "ok", 2000, lag_seconds=3.0)
+    behind = DestinationStatus("log", "stdout", "ok", 600, lag_seconds=4.0)
+    moment = WorkerStatus("shop", 10, 2000, 900, [reached, behind])
+    with holding(ledger_address(site.state), "shop", "worker") as lease:
+        site.ledger.take_over("shop", "5ec0ffee", kept(FLOW), lease.generation)
+        Picture(site.state / "run" / "shop", lease.generation, lambda: moment).look()
+        found = {d["name"]: (d["lag_bytes"], d["lag_seconds"]) for d in site.json("show", "shop")["destinations"]}
+        assert found == {"warehouse": (0, 0.0), "log": (1400, 4.0)}
+        behind.position = 2000
+        Picture(site.state / "run" / "shop", lease.generation, lambda: moment).look()
+        with Service(site.state) as service:
+            flow = service.flows.find(Caller("eve", "viewer"), "shop")
+            (listed,) = service.flows.page(Caller("eve", "viewer")).flows
+        assert [d.lag_seconds for d in flow.destinations] == [0.0, 0.0] and flow.lag_seconds == listed.lag_seconds == 0.0
 
 
 def test_commands_without_a_worker_hold_for_the_next_one(site: Site) -> None:

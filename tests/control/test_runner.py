@@ -23,6 +23,7 @@ from penstock.control.requests import FlowCreation
 from penstock.control.runner import Runner
 from penstock.control.service import Service
 from penstock.engine.session import SparkHost
+from penstock.errors import RevisionStale
 from penstock.observe import log
 from tests.conftest import Database
 from tests.control.definitions import definition
@@ -152,6 +153,12 @@ def test_a_flow_is_run_steered_restarted_changed_and_deleted_through_the_server(
     database.execute(f"drop owned by {role}; drop role {role}")
 
 
+def _generation(service: Service, name: str) -> int:
+    entry = service.premises.ledger.register.find(name)
+    assert entry is not None
+    return entry.generation
+
+
 def _walk(plane: Client, service: Service, database: Database, tmp_path: Path, kind: str, answers: list[str]) -> None:
     name = f"s_{database.name}"
     made = plane.create_flow(shop(database, tmp_path, name))
@@ -172,18 +179,33 @@ def _walk(plane: Client, service: Service, database: Database, tmp_path: Path, k
         os.kill(lease.holder.pid, signal.SIGKILL)
         wait_until(lambda: (found := service.premises.leases.find(name)) is not None and found.generation > lease.generation, 30)
         wait_until(lambda: plane.flow(name).state == "running", 60)
-    assert plane.command("pause", name, wait=30).state == "paused"
     changed = shop(database, tmp_path, name)
     changed["destinations"].append({"name": "log", "type": "files", "options": {"path": str(tmp_path / f"{name}-log")}})
-    updated = plane.update_flow(name, changed, etag=made.etag, why="a log too")
-    assert updated.applied == "reloaded: added log", updated.applied
-    assert plane.command("resume", name, wait=30).state == "running"
+    updated = plane.reconfigure_flow(name, changed, etag=made.etag, why="a log too")
+    assert updated.applied == "reloaded: added log" and updated.state == "running", updated
+    asked = [e.event for e in plane.events(flow=name).events if e.event.endswith("asked for")]
+    assert asked[-3:] == ["pause asked for", "reload asked for", "resume asked for"], asked
     wait_until(lambda: delivered(1, "log"), 120)
+    with pytest.raises(RevisionStale):
+        plane.reconfigure_flow(name, changed, etag=made.etag)
+    assert plane.command("pause", name, wait=30).state == "paused"
+    # A source's options are what a worker is made from: it is restarted, and stays paused as it was.
+    changed["source"]["options"]["heartbeat_interval"] = "7s"
+    generation = _generation(service, name)
+    updated = plane.reconfigure_flow(name, changed, why="heartbeat")
+    assert updated.applied == "restarted" and updated.wished == "paused", updated
+    wait_until(lambda: _generation(service, name) > generation and plane.flow(name).state == "paused", 120)
+    assert plane.command("resume", name, wait=60).state == "running"
     answers += [plane.flow(name).model_dump_json(), plane.doctor(name).model_dump_json(), plane.events().model_dump_json()]
     stopped = plane.command("stop", name, wait=60)
     assert stopped.settled and stopped.state == "stopped"
     assert plane.command("run", name).wished == "once"
     wait_until(lambda: plane.flow(name).wished == "stopped" and plane.flow(name).worker is None, 120)
     assert {c.destination for c in plane.checkpoints(name).checkpoints} == {"warehouse", "log"}
+    cleaned = plane.clean_up_flow(name)
+    assert [one.kind for one in cleaned.removed] and not cleaned.state_removed and plane.flow(name).state == "stopped"
+    assert not database.rows("select 1 from pg_replication_slots where database = %s", database.name)
+    assert plane.clean_up_flow(name, remove_state=True).state_removed and plane.flow(name).state == "created"
+    assert plane.clean_up_flow(name).removed == [] and plane.checkpoints(name).checkpoints == []
     plane.delete_flow(name, why="over")
     answers += [plane.audit().model_dump_json(), plane.events().model_dump_json()]

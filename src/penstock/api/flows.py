@@ -73,6 +73,22 @@ def update(
     return done
 
 
+@router.post("/{name}/reconfigure", operation_id="reconfigureFlow")
+def reconfigure(
+    asking: Asking,
+    serving: Serving,
+    name: FlowName,
+    update: FlowUpdate,
+    response: Response,
+    if_match: IfMatch = None,
+    wait: Wait = 60,
+) -> FlowAnswer:
+    """Pause, replace the definition, resume. What a running worker cannot take over it is restarted for; `applied` says so."""
+    done = serving.flows.reconfigure(asking, name, update, _etag(if_match), wait)
+    response.headers["ETag"] = f'"{done.etag}"'
+    return done
+
+
 @router.delete("/{name}", status_code=204, operation_id="deleteFlow")
 def delete(
     asking: Asking,

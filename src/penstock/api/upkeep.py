@@ -6,8 +6,8 @@ from fastapi import APIRouter
 
 from penstock.api.access import Asking, Serving
 from penstock.api.flows import FlowName, Wait
-from penstock.control.requests import Rewinding, StagingResolution, TableRelease
-from penstock.control.upkeep_answers import ReleaseAnswer, ReloadAnswer, ResolutionAnswer, RewindAnswer
+from penstock.control.requests import CleanupRequest, Rewinding, StagingResolution, TableRelease
+from penstock.control.upkeep_answers import CleanupAnswer, ReleaseAnswer, ReloadAnswer, ResolutionAnswer, RewindAnswer
 
 router = APIRouter(prefix="/v1/flows/{name}", tags=["upkeep"])
 
@@ -16,6 +16,12 @@ router = APIRouter(prefix="/v1/flows/{name}", tags=["upkeep"])
 def reload(asking: Asking, serving: Serving, name: FlowName, wait: Wait = 60) -> ReloadAnswer:
     """Have the flow's worker read its definition and secrets again; a refusal changes nothing."""
     return serving.upkeep.reload(asking, name, patience=wait)
+
+
+@router.post("/cleanup", operation_id="cleanUpFlow")
+def cleanup(asking: Asking, serving: Serving, name: FlowName, asked: CleanupRequest) -> CleanupAnswer:
+    """Remove slot and publication that a stopped flow has made, and its state here if asked; the definition stays."""
+    return serving.flows.cleanup(asking, name, asked)
 
 
 @router.post("/rewind", operation_id="rewindDestination")

@@ -13,7 +13,7 @@ from penstock.cli.connection import ServerOption, control_plane
 from penstock.cli.files import JsonOption, StateOption, YesOption, confirm
 from penstock.cli.screen import Screen
 from penstock.cli.steer import FlowArgument, WhyOption, name_of
-from penstock.errors import FlowInvalid
+from penstock.errors import FlowChanged, FlowInvalid
 
 if TYPE_CHECKING:
     from penstock.control.answers import EventAnswer, FlowAnswer
@@ -21,12 +21,15 @@ if TYPE_CHECKING:
 FileOption = Annotated[
     Path, typer.Option("--file", "-f", metavar="FILE", help="The flow file, YAML or JSON.", show_default=False)
 ]
+NameArgument = Annotated[
+    str | None, typer.Argument(metavar="[NAME]", help="The flow's name, which must be the file's.", show_default=False)
+]
 StartOption = Annotated[bool, typer.Option("--start", help="Let it run at once.")]
 
 
 def add_to(app: typer.Typer) -> None:
     """The commands, as part of `penstock flow`."""
-    for command in (create, update, delete, run, watch, events, revisions):
+    for command in (create, update, reconfigure, delete, run, watch, events, revisions):
         app.command()(command)
 
 
@@ -51,21 +54,48 @@ def create(
     _answer(made, f"created, revision {made.revision}; {_next(made)}", as_json)
 
 
+EtagOption = Annotated[
+    str | None, typer.Option("--etag", metavar="TEXT", help="Only if this is still the revision.", show_default=False)
+]
+
+
 def update(
     file: FileOption,
+    name: NameArgument = None,
     why: WhyOption = None,
-    etag: Annotated[
-        str | None, typer.Option("--etag", metavar="TEXT", help="Only if this is still the revision.", show_default=False)
-    ] = None,
+    etag: EtagOption = None,
     server: ServerOption = None,
     state: StateOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Replace a created flow's definition; its state and checkpoints stay, and a running worker takes over what it can."""
-    definition = _definition(file)
+    definition = _definition(file, name)
     with control_plane(server, state) as plane:
         done = plane.update_flow(str(definition.get("name")), definition, etag=etag, why=why)
     _answer(done, f"revision {done.revision}: {done.applied}", as_json)
+
+
+def reconfigure(
+    file: FileOption,
+    name: NameArgument = None,
+    why: WhyOption = None,
+    etag: EtagOption = None,
+    wait: Annotated[
+        float, typer.Option("--wait", metavar="SECONDS", min=0, max=60, help="How long to wait for the worker.")
+    ] = 60.0,
+    server: ServerOption = None,
+    state: StateOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Pause a created flow, replace its definition, and resume it; what cannot change while it runs, it is restarted for.
+
+    A file with problems pauses and changes nothing. A flow that was paused stays so, one that is stopped is changed for its next
+    start. If this is cut short, the flow may be left paused: `penstock flow resume` lets it go on.
+    """
+    definition = _definition(file, name)
+    with control_plane(server, state) as plane:
+        done = plane.reconfigure_flow(str(definition.get("name")), definition, etag=etag, why=why, wait=wait)
+    _answer(done, f"revision {done.revision}: {done.applied}; now {done.state}", as_json)
 
 
 def delete(
@@ -168,12 +198,18 @@ def revisions(flow: FlowArgument, server: ServerOption = None, state: StateOptio
         screen.table(["revision", "at", "who", "why"], rows)
 
 
-def _definition(file: Path) -> dict[str, Any]:
+def _definition(file: Path, name: str | None = None) -> dict[str, Any]:
+    """What the file says; FlowInvalid, FlowChanged when it is of another flow than the one that was named."""
     from penstock.control.files import load
 
     loaded = load(file)
     if loaded.problems:
         raise FlowInvalid.of(str(file), list(loaded.problems))
+    if name is not None and loaded.raw.get("name") != name:
+        raise FlowChanged(
+            f"{file} is of a flow named {loaded.raw.get('name')}, not {name}",
+            remedy="Name the flow that the file is of, or none: the file says which it is.",
+        )
     return loaded.raw
 
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.cli.connection import ServerOption, control_plane
 from penstock.cli.files import JsonOption, StateOption, YesOption, confirm, running_flow, state_directory
+from penstock.cli.of_file import is_file
 from penstock.cli.screen import Screen
 from penstock.core.options import format_size
 from penstock.errors import FlowInvalid
@@ -61,18 +63,50 @@ def validate_file(
 
 @app.command("cleanup")
 def cleanup(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The flow file, YAML or JSON.")],
+    given: Annotated[str, typer.Argument(metavar="FILE|NAME", help="The flow file, or a created flow's name.")],
     state: StateOption = None,
     remove_state: Annotated[
         bool, typer.Option("--remove-state", help="Also remove the flow's journal, ledger rows and staged files here.")
     ] = False,
     yes: YesOption = False,
+    server: ServerOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Remove what the flow has made on the server (slot, publication, its record) and nothing else.
 
-    Refused while a worker runs the flow. What others have made stays. Destinations are not touched.
+    Refused while a worker runs the flow, and of a created flow unless it is stopped; its definition stays. What others have made
+    stays. Destinations are not touched.
     """
+    if is_file(given):
+        _clean_up_file(Path(given), state, remove_state, yes, as_json)
+    else:
+        _clean_up_created(given, state, remove_state, yes, server, as_json)
+
+
+def _clean_up_created(name: str, state: Path | None, remove_state: bool, yes: bool, server: str | None, as_json: bool) -> None:
+    with control_plane(server, state) as plane:
+        found = plane.flow(name)
+        if not yes:
+            too = ", and its journal and checkpoints here" if remove_state else ""
+            words = f"flow {name}, {found.state}: what it has made on its server goes{too}"
+            Screen(sys.stderr).line(f"{words}; what the slot has not delivered yet is lost with it", "yellow")
+            confirm(f"Remove what flow {name} has made?")
+        done = plane.clean_up_flow(name, remove_state=remove_state)
+    screen = Screen()
+    if as_json:
+        screen.data(done.model_dump(mode="json"))
+        return
+    for one in done.removed:
+        screen.line(f"{one.kind} {one.name} removed", "green")
+    if not done.removed:
+        screen.line(f"{name}: nothing to do on the server")
+    for one in done.stays:
+        screen.line(f"  {one.kind} {one.name} stays: {one.why}")
+    if done.state_removed:
+        screen.line("  journal and checkpoints removed; the next start is the first", "green")
+
+
+def _clean_up_file(file: Path, state: Path | None, remove_state: bool, yes: bool, as_json: bool) -> None:
     from penstock.control.cleanup import Cleanup
 
     flow = running_flow(file)

@@ -32,6 +32,7 @@ from penstock.control.caller import Caller
 from penstock.control.lifecycle import Command, operator
 from penstock.control.requests import (
     BackfillStart,
+    CleanupRequest,
     FlowCreation,
     FlowUpdate,
     LetterChoice,
@@ -54,7 +55,7 @@ from penstock.control.source_answers import (
     SlotDropped,
     SlotList,
 )
-from penstock.control.upkeep_answers import ReleaseAnswer, ReloadAnswer, ResolutionAnswer, RewindAnswer
+from penstock.control.upkeep_answers import CleanupAnswer, ReleaseAnswer, ReloadAnswer, ResolutionAnswer, RewindAnswer
 from penstock.control.watching import watch
 
 
@@ -87,6 +88,16 @@ class LocalPlane:
     ) -> FlowAnswer:
         """Replaces the definition; RevisionStale when `etag` is another revision's."""
         return self._service.flows.update(self._caller, name, FlowUpdate(definition=dict(definition), why=why), etag)
+
+    def reconfigure_flow(
+        self, name: str, definition: Mapping[str, Any], *, etag: str | None = None, why: str | None = None, wait: float = 60.0
+    ) -> FlowAnswer:
+        """Pauses the flow, replaces the definition, and resumes it, waiting for the worker as long as that."""
+        return self._service.flows.reconfigure(self._caller, name, FlowUpdate(definition=dict(definition), why=why), etag, wait)
+
+    def clean_up_flow(self, name: str, *, remove_state: bool = False) -> CleanupAnswer:
+        """Removes what a stopped flow has made on its server; the definition stays."""
+        return self._service.flows.cleanup(self._caller, name, CleanupRequest(remove_state=remove_state))
 
     def delete_flow(self, name: str, *, etag: str | None = None, why: str | None = None, cleanup: bool = True) -> None:
         """Removes a stopped flow and, by `cleanup`, what it made on its server."""

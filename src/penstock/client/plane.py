@@ -39,7 +39,7 @@ from penstock.control.source_answers import (
     SlotDropped,
     SlotList,
 )
-from penstock.control.upkeep_answers import ReleaseAnswer, ReloadAnswer, ResolutionAnswer, RewindAnswer
+from penstock.control.upkeep_answers import CleanupAnswer, ReleaseAnswer, ReloadAnswer, ResolutionAnswer, RewindAnswer
 
 
 class ControlPlane(Protocol):
@@ -54,6 +54,14 @@ class ControlPlane(Protocol):
         self, name: str, definition: Mapping[str, Any], *, etag: str | None = None, why: str | None = None
     ) -> FlowAnswer:
         """Replaces the definition; RevisionStale when `etag` is another revision's."""
+
+    def reconfigure_flow(
+        self, name: str, definition: Mapping[str, Any], *, etag: str | None = None, why: str | None = None, wait: float = 60.0
+    ) -> FlowAnswer:
+        """Pauses the flow, replaces the definition, and resumes it, waiting for the worker as long as that."""
+
+    def clean_up_flow(self, name: str, *, remove_state: bool = False) -> CleanupAnswer:
+        """Removes what a stopped flow has made on its server; the definition stays."""
 
     def delete_flow(self, name: str, *, etag: str | None = None, why: str | None = None, cleanup: bool = True) -> None:
         """Removes a stopped flow and, by `cleanup`, what it made on its server."""

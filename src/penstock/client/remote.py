@@ -41,7 +41,7 @@ from penstock.control.source_answers import (
     SlotDropped,
     SlotList,
 )
-from penstock.control.upkeep_answers import ReleaseAnswer, ReloadAnswer, ResolutionAnswer, RewindAnswer
+from penstock.control.upkeep_answers import CleanupAnswer, ReleaseAnswer, ReloadAnswer, ResolutionAnswer, RewindAnswer
 from penstock.errors import from_data
 
 A = TypeVar("A", bound=Answer)
@@ -77,6 +77,16 @@ class Client:
     ) -> FlowAnswer:
         """Replaces the definition; RevisionStale when `etag` is another revision's."""
         return self._ask(FlowAnswer, "Flows.Update", name=name, definition=definition, etag=etag, why=why)
+
+    def reconfigure_flow(
+        self, name: str, definition: Mapping[str, Any], *, etag: str | None = None, why: str | None = None, wait: float = 60.0
+    ) -> FlowAnswer:
+        """Pauses the flow, replaces the definition, and resumes it, waiting for the worker as long as that."""
+        return self._ask(FlowAnswer, "Flows.Reconfigure", name=name, definition=definition, etag=etag, why=why, wait=wait)
+
+    def clean_up_flow(self, name: str, *, remove_state: bool = False) -> CleanupAnswer:
+        """Removes what a stopped flow has made on its server; the definition stays."""
+        return self._ask(CleanupAnswer, "Flows.Cleanup", name=name, remove_state=remove_state)
 
     def delete_flow(self, name: str, *, etag: str | None = None, why: str | None = None, cleanup: bool = True) -> None:
         """Removes a stopped flow and, by `cleanup`, what it made on its server."""

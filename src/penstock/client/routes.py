@@ -46,6 +46,8 @@ ROUTES: Mapping[str, Route] = {
     "Flows.Get": Route("GET", _FLOW),
     "Flows.List": Route("GET", "v1/flows", (*_PAGE, "labels", "states"), (("states", "state"),)),
     "Flows.Update": Route("PUT", _FLOW),
+    "Flows.Reconfigure": Route("POST", f"{_FLOW}/reconfigure", ("wait",)),
+    "Flows.Cleanup": Route("POST", f"{_FLOW}/cleanup"),
     "Flows.Delete": Route("DELETE", _FLOW, ("why", "cleanup")),
     **{f"Flows.{c.capitalize()}": Route("POST", f"{_FLOW}/{c}", ("wait",)) for c in ("start", "pause", "resume", "stop", "run")},
     "Flows.Reload": Route("POST", f"{_FLOW}/reload", ("wait",)),

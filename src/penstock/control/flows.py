@@ -6,7 +6,8 @@ import datetime as dt
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.control.answers import (
@@ -27,10 +28,12 @@ from penstock.control.cleanup import Cleanup
 from penstock.control.drafts import draft, shown
 from penstock.control.health import health
 from penstock.control.lifecycle import reload_worker, worker_of
-from penstock.control.overview import Overview, state_of
+from penstock.control.overview import Overview, current, state_of
 from penstock.control.premises import Premises
-from penstock.control.requests import FlowCreation, FlowUpdate
+from penstock.control.reconfiguring import Reconfiguring
+from penstock.control.requests import CleanupRequest, FlowCreation, FlowUpdate
 from penstock.control.stored import stored_flow
+from penstock.control.upkeep_answers import CleanupAnswer, ServerObject
 from penstock.core.flow import Flow
 from penstock.core.position import format_lsn
 from penstock.core.secret import mask
@@ -44,6 +47,7 @@ MOST = 500
 """The largest page."""
 _BATCH = 200
 RELOAD_PATIENCE = 10.0
+MOST_PATIENCE = 60.0
 _SELECTOR = re.compile(r"^(?P<not>!)?(?P<label>[^=!,]+?)(?:(?P<test>!?=)(?P<value>[^,]*))?$")
 
 
@@ -68,16 +72,20 @@ class Flows:
     def update(self, caller: Caller, name: str, update: FlowUpdate, etag: str | None) -> FlowAnswer:
         """Keeps another definition; state and checkpoints stay, and a running worker takes over what it can."""
         with self._premises.door(caller, "flow.update", name, "admin"):
-            made = draft(update.definition, self._premises.secret_files)
-            if made.flow != name:
-                raise FlowChanged(
-                    f"the definition is of a flow named {made.flow}, not {name}",
-                    remedy="A flow's state belongs to its name: create another flow, or give this one its name back.",
-                )
-            before = self._stored(name)
-            self._refuse_other_source(before, made.definition)
-            stored = self._premises.ledger.definitions.update(made, caller.name, update.why, etag)
-            applied = self._applied(caller, name) if stored.revision != before.revision else "nothing has changed"
+            change = self._change(caller, name, update, etag)
+            applied = self._applied(caller, name) if change() else "nothing has changed"
+        return self._answer(name).model_copy(update={"applied": applied})
+
+    def reconfigure(self, caller: Caller, name: str, update: FlowUpdate, etag: str | None, patience: float = 60.0) -> FlowAnswer:
+        """The same while the flow is paused, and for good: what a running worker cannot take over it is restarted for.
+
+        A definition that is refused changes nothing and pauses nothing.
+        """
+        with self._premises.door(caller, "flow.reconfigure", name, "admin") as detail:
+            change = self._change(caller, name, update, etag)
+            deadline = time.monotonic() + max(0.0, min(patience, MOST_PATIENCE))
+            applied = Reconfiguring(self._premises, name, caller.name, update.why, deadline).run(change)
+            detail.text = applied
         return self._answer(name).model_copy(update={"applied": applied})
 
     def delete(
@@ -90,10 +98,7 @@ class Flows:
         with self._premises.door(caller, "flow.delete", name, "admin") as detail:
             stored, entry = self._stored(name), self._entry(name)
             self._premises.ledger.definitions.match(stored, etag)
-            if entry.wish.state != "stopped":
-                raise TransitionRefused(
-                    f"flow {name} is not stopped", remedy="`penstock flow stop` it first; then it can be deleted.", flow=name
-                )
+            self._refuse_unless_stopped(name, "deleted")
             flow = self._resolved(name) if cleanup and entry.generation else _bare(stored)
             # With the lease in hand nobody begins to run it meanwhile.
             with Cleanup(flow, self._premises.state) as work:
@@ -105,6 +110,26 @@ class Flows:
             names = [f"{one.kind} {one.name}" for one in removed]
             detail.text = f"removed {', '.join(names)}" if names else None
             return names
+
+    def cleanup(self, caller: Caller, name: str, asked: CleanupRequest) -> CleanupAnswer:
+        """Removes what a flow that nobody runs has made on the server, and its state here if asked; its definition stays.
+
+        TransitionRefused while it is meant to run, FlowRunning while it does, FlowUnknown, and the source's errors.
+        """
+        with self._premises.door(caller, "flow.cleanup", name, "admin") as detail:
+            self._stored(name)
+            self._refuse_unless_stopped(name, "cleaned up")
+            with Cleanup(self._resolved(name), self._premises.state) as work:
+                found, local = work.look()
+                removed = work.run(remove_state=asked.remove_state)
+            names = [f"{one.kind} {one.name}" for one in removed]
+            detail.text = f"removed {', '.join(names)}" if names else None
+        return CleanupAnswer(
+            flow=name,
+            removed=[ServerObject(kind=one.kind, name=one.name, why=None) for one in removed],
+            stays=[ServerObject(kind=one.kind, name=one.name, why=one.note) for one in found if not one.made],
+            state_removed=asked.remove_state and bool(local),
+        )
 
     def find(self, caller: Caller, name: str) -> FlowAnswer:
         """A flow whole. FlowUnknown."""
@@ -158,6 +183,19 @@ class Flows:
             checkpoints=[CheckpointAnswer(destination=n, position=format_lsn(p), removed=r) for n, p, r in (*here, *gone)]
         )
 
+    def _change(self, caller: Caller, name: str, update: FlowUpdate, etag: str | None) -> Callable[[], bool]:
+        """What keeps the new definition, and says whether it is another; all that can be refused before is."""
+        made = draft(update.definition, self._premises.secret_files)
+        if made.flow != name:
+            raise FlowChanged(
+                f"the definition is of a flow named {made.flow}, not {name}",
+                remedy="A flow's state belongs to its name: create another flow, or give this one its name back.",
+            )
+        before, definitions = self._stored(name), self._premises.ledger.definitions
+        definitions.match(before, etag)
+        self._refuse_other_source(before, made.definition)
+        return lambda: definitions.update(made, caller.name, update.why, etag).revision != before.revision
+
     def _stored(self, name: str) -> Stored:
         found = self._premises.ledger.definitions.find(name)
         if found is None:
@@ -168,6 +206,11 @@ class Flows:
                 flow=name,
             )
         return found
+
+    def _refuse_unless_stopped(self, name: str, participle: str) -> None:
+        if self._entry(name).wish.state != "stopped":
+            remedy = f"`penstock flow stop` it first; then it can be {participle}."
+            raise TransitionRefused(f"flow {name} is not stopped", remedy=remedy, flow=name)
 
     def _entry(self, name: str) -> Entry:
         entry = self._premises.ledger.register.find(name)
@@ -205,7 +248,7 @@ class Flows:
         alive = entry.lease is not None and not entry.lease.looks_over()
         # A flow that nobody runs has no picture that counts, and most of a long list are such.
         now = picture.read(self._premises.state / "run" / entry.name) if alive else None
-        there = now["destinations"] if now is not None and now["generation"] == entry.generation else []
+        there = current(now) if now is not None and now["generation"] == entry.generation else []
         etag = f"{entry.created_at:x}-{entry.revision}" if entry.created_at is not None else None
         return {
             "name": entry.name,

@@ -42,7 +42,7 @@ class DestinationView:
     lag_bytes: int | None
     """How much of the journal it has not taken."""
     lag_seconds: float | None
-    """Age of the oldest change that it has not taken; of the last delivered one, at its delivery, when none waits."""
+    """Age of the oldest change that it has not taken; 0 when it has taken all that the journal has."""
     rows_per_second: float | None = None
     rows: int | None = None
     since: float | None = None
@@ -200,7 +200,15 @@ def _destination(
     if there is None:
         return DestinationView(name, kind, "idle" if position else "new", position, behind, _age(journal.directory, position))
     keys = ("rows_per_second", "rows", "since", "next_try", "attempts", "error", "counts")
-    return DestinationView(name, kind, there["state"], position, behind, there["lag_seconds"], **{k: there[k] for k in keys})
+    # The picture's lag is the last epoch's at its delivery, which says nothing of now when nothing waits.
+    lag = 0.0 if behind == 0 else there["lag_seconds"]
+    return DestinationView(name, kind, there["state"], position, behind, lag, **{k: there[k] for k in keys})
+
+
+def current(now: dict[str, Any]) -> list[dict[str, Any]]:
+    """The destinations of a worker's picture, each with the lag that it has now: none when nothing in the journal waits."""
+    mark = now["journal_mark"]
+    return [{**d, "lag_seconds": 0.0 if mark and d["position"] >= mark else d["lag_seconds"]} for d in now["destinations"]]
 
 
 def _age(journal: Path, position: int | None) -> float | None:

@@ -44,6 +44,13 @@ class FlowUpdate(Request):
     why: Why | None = None
 
 
+class CleanupRequest(Request):
+    """What a flow has made, to be removed."""
+
+    remove_state: bool = False
+    """Whether its journal, checkpoints and staged files go too, so that its next start is its first."""
+
+
 class Reason(Request):
     """Why something is asked for; kept in the flow's history."""
 

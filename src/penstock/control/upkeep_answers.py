@@ -1,4 +1,4 @@
-"""Answers about the upkeep of flows: definitions read again, places moved back, tables released, staging tables resolved."""
+"""Answers about the upkeep of flows: definitions read again, servers cleaned up, places moved back, tables released."""
 
 from __future__ import annotations
 
@@ -13,6 +13,25 @@ class ReloadAnswer(Answer):
     """False when it was refused, and the flow goes on as before, or when the worker has not answered yet."""
     answer: str | None
     """What has changed, or why not; null when the worker has not answered yet."""
+
+
+class ServerObject(Answer):
+    """Something on the source's server."""
+
+    kind: str
+    name: str
+    why: str | None
+    """Why it stays, if it does."""
+
+
+class CleanupAnswer(Answer):
+    """What became of what a flow has made."""
+
+    flow: str
+    removed: list[ServerObject]
+    stays: list[ServerObject]
+    state_removed: bool
+    """Whether there were journal or checkpoints, which are gone."""
 
 
 class RewindAnswer(Answer):

@@ -65,6 +65,50 @@ class UpdateFlow(_message.Message):
     etag: str
     def __init__(self, name: _Optional[str] = ..., definition: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., why: _Optional[str] = ..., etag: _Optional[str] = ...) -> None: ...
 
+class ReconfigureFlow(_message.Message):
+    __slots__ = ("name", "definition", "why", "etag", "wait")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DEFINITION_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    ETAG_FIELD_NUMBER: _ClassVar[int]
+    WAIT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    definition: _struct_pb2.Struct
+    why: str
+    etag: str
+    wait: float
+    def __init__(self, name: _Optional[str] = ..., definition: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., why: _Optional[str] = ..., etag: _Optional[str] = ..., wait: _Optional[float] = ...) -> None: ...
+
+class CleanUpFlow(_message.Message):
+    __slots__ = ("name", "remove_state")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REMOVE_STATE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    remove_state: bool
+    def __init__(self, name: _Optional[str] = ..., remove_state: _Optional[bool] = ...) -> None: ...
+
+class CleanedUp(_message.Message):
+    __slots__ = ("flow", "removed", "stays", "state_removed")
+    FLOW_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    STAYS_FIELD_NUMBER: _ClassVar[int]
+    STATE_REMOVED_FIELD_NUMBER: _ClassVar[int]
+    flow: str
+    removed: _containers.RepeatedCompositeFieldContainer[ServerObject]
+    stays: _containers.RepeatedCompositeFieldContainer[ServerObject]
+    state_removed: bool
+    def __init__(self, flow: _Optional[str] = ..., removed: _Optional[_Iterable[_Union[ServerObject, _Mapping]]] = ..., stays: _Optional[_Iterable[_Union[ServerObject, _Mapping]]] = ..., state_removed: _Optional[bool] = ...) -> None: ...
+
+class ServerObject(_message.Message):
+    __slots__ = ("kind", "name", "why")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    name: str
+    why: str
+    def __init__(self, kind: _Optional[str] = ..., name: _Optional[str] = ..., why: _Optional[str] = ...) -> None: ...
+
 class DeleteFlow(_message.Message):
     __slots__ = ("name", "etag", "why", "cleanup")
     NAME_FIELD_NUMBER: _ClassVar[int]

@@ -14,6 +14,7 @@ from penstock.control.caller import Caller
 from penstock.control.lifecycle import Command
 from penstock.control.requests import (
     BackfillStart,
+    CleanupRequest,
     DefinitionRequest,
     FlowCreation,
     FlowUpdate,
@@ -88,6 +89,10 @@ _FLOWS = {
         asked.FlowsListed, lambda s, c, r: s.flows.page(c, after=r.after, limit=r.limit, labels=r.labels, states=r.states)
     ),
     "Flows.Update": Operation(asked.FlowUpdated, lambda s, c, r: s.flows.update(c, r.name, _as(FlowUpdate, r), r.etag)),
+    "Flows.Reconfigure": Operation(
+        asked.FlowReconfigured, lambda s, c, r: s.flows.reconfigure(c, r.name, _as(FlowUpdate, r), r.etag, r.wait)
+    ),
+    "Flows.Cleanup": Operation(asked.FlowCleaned, lambda s, c, r: s.flows.cleanup(c, r.name, _as(CleanupRequest, r))),
     "Flows.Delete": Operation(asked.FlowDeleted, _delete),
     "Flows.ListRevisions": Operation(asked.RevisionsListed, lambda s, c, r: s.flows.revisions(c, r.name, r.limit)),
     "Flows.ListCheckpoints": Operation(asked.FlowNamed, lambda s, c, r: s.flows.checkpoints(c, r.name)),

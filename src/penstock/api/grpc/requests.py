@@ -9,6 +9,7 @@ from pydantic import Field, StringConstraints
 from penstock.control.flows import MOST
 from penstock.control.requests import (
     BackfillStart,
+    CleanupRequest,
     FlowCreation,
     FlowUpdate,
     LetterChoice,
@@ -54,6 +55,18 @@ class FlowUpdated(FlowUpdate):
 
     name: Name
     etag: Etag | None = None
+
+
+class FlowReconfigured(FlowUpdated):
+    """Another definition of a flow, which is paused meanwhile."""
+
+    wait: Annotated[float, Field(ge=0, le=60)] = 60
+
+
+class FlowCleaned(CleanupRequest):
+    """What a flow has made, to be removed."""
+
+    name: Name
 
 
 class FlowDeleted(FlowNamed):
