@@ -36,6 +36,7 @@
     │   ├── SourceFailed           source_failed            timed
     │   ├── ProtocolBroken         protocol_broken          timed
     │   ├── SlotInUse              slot_in_use              timed
+    │   ├── SlotTaken              slot_taken               manual
     │   ├── SlotMissing            slot_missing             manual
     │   ├── SlotLost               slot_lost                manual
     │   ├── SourceGap              source_gap               manual
@@ -55,6 +56,7 @@
     │   ├── JournalUnwritable      journal_unwritable       timed
     │   ├── JournalLocked          journal_locked           timed
     │   ├── JournalTrimmed         journal_trimmed          manual
+    │   ├── LoadTooLarge           load_too_large           manual
     │   ├── JournalElsewhere       journal_elsewhere        manual
     │   ├── JournalFull            journal_full             manual
     │   └── ChunkDamaged           chunk_damaged            timed
@@ -76,8 +78,12 @@
     │   ├── ChangesRefused         changes_refused          manual
     │   └── DeadLettersFull        dead_letters_full        manual
     ├── EngineError
+    │   ├── ReloadUnfinished       reload_unfinished        timed
+    │   ├── WorkerFailed           worker_failed            timed
+    │   ├── LoadInterrupted        load_interrupted         timed
     │   ├── JavaMissing            java_missing             manual
     │   ├── SparkFailed            spark_failed             timed
+    │   ├── SparkMasterRefused     spark_master_refused     manual
     │   ├── LaneLost               lane_lost                timed
     │   └── LaneSilent             lane_silent              timed
     └── LedgerError
@@ -447,6 +453,12 @@ class SlotInUse(SourceError):
     default_remedy = "Stop the other reader of the slot, or choose another `slot` for this flow."
 
 
+class SlotTaken(SourceError):
+    """The slot was made for a flow of the same name whose state lies elsewhere: to read it would take its changes away."""
+
+    code = "slot_taken"
+
+
 class SlotMissing(SourceError):
     """The slot is gone although the flow has already read from it."""
 
@@ -605,7 +617,16 @@ class ChunkDamaged(JournalError):
 
     code = "chunk_damaged"
     retry = "timed"
-    default_remedy = "Check the disk if this comes again; the chunk is read from the server anew."
+    default_remedy = "Check the disk if this comes again; cancel the load with `penstock backfill cancel` and ask for it again."
+
+
+class LoadTooLarge(JournalError):
+    """The rows of a table without a key wait in the journal until all of them are read, and are more than it may hold."""
+
+    code = "load_too_large"
+    default_remedy = (
+        "Raise `config.journal.max_bytes` and start the flow again, or give the table a key, or leave it out of the flow."
+    )
 
 
 class JournalElsewhere(JournalError):
@@ -780,6 +801,30 @@ class EngineError(PenstockError):
     code = "engine"
 
 
+class ReloadUnfinished(EngineError):
+    """A changed definition was taken over by half: some destinations have ended, and others could not begin."""
+
+    code = "reload_unfinished"
+    retry = "timed"
+    default_remedy = "Start the worker again: it runs the new definition as a whole, and nothing is lost."
+
+
+class WorkerFailed(EngineError):
+    """The worker has met something that nobody expected."""
+
+    code = "worker_failed"
+    retry = "timed"
+    default_remedy = "Look at the worker's log; starting it again loses nothing."
+
+
+class LoadInterrupted(EngineError):
+    """Something that nobody expected has happened while tables were loaded."""
+
+    code = "load_interrupted"
+    retry = "timed"
+    default_remedy = "The load is tried again by itself, and the stream goes on; if this stays, the worker's log has the cause."
+
+
 class JavaMissing(EngineError):
     """No usable Java was found for Spark."""
 
@@ -793,6 +838,14 @@ class SparkFailed(EngineError):
     code = "spark_failed"
     retry = "timed"
     default_remedy = "The worker starts Spark again by itself; if it repeats, check memory and the log."
+
+
+class SparkMasterRefused(EngineError):
+    """Spark is to run where lanes cannot call in."""
+
+    code = "spark_master_refused"
+    retry = "manual"
+    default_remedy = "Name a local master such as local[64,1000], or leave spark_master and the property spark.master out."
 
 
 class LaneLost(EngineError):

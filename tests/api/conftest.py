@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from penstock.api.grpc.serving import GrpcServing
-from penstock.api.limits import Watchers
+from penstock.api.limits import MOST_SLOW, Room, Watchers
 from penstock.api.serving import Serving
 from penstock.api.settings import Settings
-from penstock.client import Client
+from penstock.client import Client, ControlPlane
+from penstock.client.local import LocalPlane
 from penstock.control.service import Service
 
 TRANSPORTS = ("rest", "grpc")
@@ -28,6 +29,8 @@ class Site:
     serving: Serving
     grpc: GrpcServing
     service: Service
+    slow: Room
+    """The places of those who wait, over both."""
 
     @property
     def url(self) -> str:
@@ -56,13 +59,13 @@ class Site:
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
     with Service(tmp_path / "state") as service:
-        watchers = Watchers(2)
-        serving = Serving(service, Settings(port=0), watchers=watchers)
-        grpc = GrpcServing(service, Settings(port=0), watchers=watchers, reflection=True)
+        watchers, slow = Watchers(2), Room(MOST_SLOW)
+        serving = Serving(service, Settings(port=0), watchers=watchers, slow=slow)
+        grpc = GrpcServing(service, Settings(port=0), watchers=watchers, slow=slow, reflection=True)
         serving.start()
         grpc.start()
         try:
-            yield Site(serving, grpc, service)
+            yield Site(serving, grpc, service, slow)
         finally:
             serving.close()
             grpc.close()
@@ -72,3 +75,13 @@ def site(tmp_path: Path) -> Iterator[Site]:
 def client(request: pytest.FixtureRequest, site: Site) -> Iterator[Client]:
     with site.client(request.param) as made:
         yield made
+
+
+@pytest.fixture(params=[*TRANSPORTS, "local"])
+def plane(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ControlPlane]:
+    if request.param == "local":
+        with LocalPlane(tmp_path / "local") as made:
+            yield made
+        return
+    with request.getfixturevalue("site").client(request.param) as client:
+        yield client

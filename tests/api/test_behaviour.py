@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock.client import Client, ControlPlane
-from penstock.client.local import LocalPlane
 from penstock.client.routes import ROUTES
 from penstock.control.answers import EventAnswer, FlowAnswer
 from penstock.control.caller import Caller
 from penstock.control.requests import FlowCreation, LetterChoice, TokenCreation
+from penstock.core.epoch import Epoch
 from penstock.errors import (
     AccessDenied,
     ConnectorUnknown,
@@ -29,22 +29,10 @@ from penstock.errors import (
     RewindRefused,
     ServerUnreachable,
     TokenMissing,
-    TooManyRequests,
     TransitionRefused,
 )
 from tests.api.conftest import TRANSPORTS, Site
 from tests.control.definitions import definition
-from tests.processes import wait_until
-
-
-@pytest.fixture(params=[*TRANSPORTS, "local"])
-def plane(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ControlPlane]:
-    if request.param == "local":
-        with LocalPlane(tmp_path / "local") as made:
-            yield made
-        return
-    with request.getfixturevalue("site").client(request.param) as client:
-        yield client
 
 
 def test_a_flow_lives_through_a_server_and_without(plane: ControlPlane) -> None:
@@ -99,28 +87,6 @@ def test_what_happens_is_watched_while_it_happens(plane: ControlPlane, request: 
     assert isinstance(seen[0], FlowAnswer) and seen[0].wished == "stopped"
 
 
-def test_only_so_many_watch_at_once_and_one_that_ends_makes_room(site: Site, client: Client) -> None:
-    client.create_flow(definition())
-    others = [site.client(transport) for transport in TRANSPORTS]
-    open_streams = [other.watch("shop", seconds=60) for other in others]
-    for stream in open_streams:
-        next(stream)
-    with pytest.raises(TooManyRequests):
-        next(client.watch("shop", seconds=60))
-    open_streams[0].close()  # type: ignore[attr-defined]
-
-    def has_room() -> bool:
-        try:
-            return next(client.watch("shop", seconds=5)) is not None
-        except TooManyRequests:
-            return False
-
-    wait_until(has_room, 20)
-    open_streams[1].close()  # type: ignore[attr-defined]
-    for other in others:
-        other.close()
-
-
 def test_who_watches_a_flow_that_is_deleted_is_told(site: Site, client: Client) -> None:
     client.create_flow(definition())
     stream = client.watch("shop", seconds=60)
@@ -142,6 +108,17 @@ def test_every_problem_of_a_definition_comes_with_its_path(client: Client) -> No
     assert not client.validate(sent).valid and client.validate(definition()).valid
 
 
+def test_a_server_may_enforce_one_format(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = {"name": "log", "type": "files", "options": {"path": "/tmp/penstock-never-written", "format": "parquet"}}
+    sent = definition(wire_format="json", destinations=[other])
+    assert client.validate(sent).valid
+    monkeypatch.setenv("PENSTOCK_WIRE_ENFORCE", "true")
+    with pytest.raises(FlowInvalid) as refused:
+        client.create_flow(sent)
+    assert [p.path for p in refused.value.problems] == ["destinations[0].options.format"]
+    assert client.create_flow(definition(wire_format="json")).definition == definition(wire_format="json")
+
+
 def test_what_nobody_may_ask_is_refused(client: Client) -> None:
     asked: list[Callable[[], object]] = [
         lambda: client.flows(labels="=x"),
@@ -156,6 +133,8 @@ def test_what_nobody_may_ask_is_refused(client: Client) -> None:
         lambda: client.create_flow(definition(labels={"padding": "x" * (1 << 20)})),
         lambda: client.start_backfill("shop", []),
         lambda: client.slot("shop", "No Slot"),
+        lambda: client.checkpoints("shop", limit=1001),
+        lambda: client.schemas("shop", table="x" * 256),
     ]
     for number, ask in enumerate(asked):
         with pytest.raises(RequestRefused):
@@ -226,7 +205,8 @@ GUARDED: dict[str, tuple[str, dict[str, Any]]] = {
     "People.ListAudit": ("admin", {}),
 }
 READS = {
-    *("Flows.Get", "Flows.List", "Flows.ListRevisions", "Flows.ListCheckpoints", "Events.List", "Events.Watch"),
+    *("Flows.Get", "Flows.List", "Flows.ListRevisions", "Flows.ListCheckpoints", "Flows.ListSchemas"),
+    *("Events.List", "Events.Watch"),
     *("DeadLetters.List", "Backfills.List", "Backfills.Get", "Connectors.List", "Connectors.Get", "Connectors.Validate"),
     "Server.Get",
 }
@@ -301,6 +281,35 @@ def test_tokens_once_there_are_needed_by_everybody_and_roles_hold(site: Site, cl
         assert admin.tokens().tokens[1].revoked_at is not None
         refusals = [r for r in admin.audit().records if r.outcome == "access_denied"]
         assert {r.action for r in refusals} >= {"flow.create", "publication.add", "slot.drop", "backfill.start"}
+
+
+def test_the_door_stays_shut_when_the_last_token_is_revoked(site: Site, client: Client) -> None:
+    made = client.create_token("ann", "admin")
+    transport = "grpc" if client._transport.url.startswith("grpc") else "rest"
+    with site.client(transport, made.token) as ann:
+        ann.revoke_token(made.id)
+    for ask in (client.flows, lambda: client.create_token("eve", "admin")):
+        with pytest.raises(TokenMissing):
+            ask()
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_viewer_lists_dead_letters_without_the_keys_of_rows(site: Site, transport: str) -> None:
+    ann, ledger = Caller("ann", "admin"), site.service.premises.ledger
+    generation = ledger.take_over("shop", "5ec0ffee", "{}")
+    ledger.begin("shop", "log", 0, generation)
+    epoch = Epoch("shop", "log", "5ec0ffee", 1, 0, 10, 1, generation)
+    ledger.plan(epoch, 1)
+    key = '{"mail":"ann@example.org"}'
+    about = {"schema": "public", "table": "people", "key": key, "keys": [key], "op": "insert", "content": b"arrow"}
+    ledger.set_aside(epoch, generation, [{**about, "position": 5, "ordinal": 1, "code": "too_big", "reason": "why"}], {}, {})
+    ledger.close_epoch(epoch, generation, letters=True)
+    seen = {}
+    for role in ("viewer", "operator"):
+        token = site.service.people.create(ann, TokenCreation(name=role, role=role)).token
+        with site.client(transport, token) as who:
+            seen[role] = who.letters("shop").letters[0].key
+    assert seen == {"viewer": None, "operator": {"mail": "ann@example.org"}}
 
 
 def test_options_are_json_schema_and_secrets_are_write_only(client: Client) -> None:

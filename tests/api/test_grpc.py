@@ -15,6 +15,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from grpc_status.rpc_status import from_call
 
 import penstock
+from penstock.api.grpc.health import MOST_HEALTH
 from penstock.api.grpc.operations import operations
 from penstock.api.grpc.serving import GrpcServing
 from penstock.api.settings import Settings
@@ -75,6 +76,22 @@ def test_health_needs_no_token_and_reflection_does(site: Site) -> None:
         with pytest.raises(grpc.RpcError) as error:
             ProtoReflectionDescriptorDatabase(channel).get_services()
         assert error.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_health_is_watched_by_few_and_says_when_the_ledger_is_away(site: Site) -> None:
+    asked = health_pb2.HealthCheckRequest(service="penstock.v1.Flows")
+    with grpc.insecure_channel(f"127.0.0.1:{site.grpc.settings.port}") as channel:
+        streams = [health_pb2_grpc.HealthStub(channel).Watch(asked, timeout=60) for _ in range(MOST_HEALTH)]
+        assert {next(stream).status for stream in streams} == {health_pb2.HealthCheckResponse.SERVING}
+        with pytest.raises(grpc.RpcError) as error:
+            next(health_pb2_grpc.HealthStub(channel).Watch(asked, timeout=30))
+        assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        database = site.service.premises.ledger.lifecycle._database
+        with database.transaction() as c:
+            c.exec_driver_sql("alter table flow_events rename to elsewhere")
+        assert next(streams[0]).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        for stream in streams:
+            stream.cancel()
 
 
 def test_an_address_beyond_this_machine_needs_tokens_and_tls_or_the_word(tmp_path: Path) -> None:

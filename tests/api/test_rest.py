@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from penstock.api.problems import status_of
 from penstock.api.serving import Serving
 from penstock.api.settings import Settings, parse_listen
 from penstock.control.service import Service
-from penstock.errors import ListenRefused
+from penstock.errors import JournalElsewhere, JournalTrimmed, ListenRefused, StagingRefused, TableGap
 from tests.api.conftest import Site
 from tests.control.definitions import definition
 
@@ -30,7 +31,7 @@ def test_a_flow_lives_over_rest(site: Site) -> None:
         "start asked for",
         "stop asked for",
     ]
-    assert site.request("GET", "/v1/flows/shop/checkpoints")[2] == {"checkpoints": []}
+    assert site.request("GET", "/v1/flows/shop/checkpoints")[2] == {"checkpoints": [], "history": []}
     assert site.request("DELETE", "/v1/flows/shop?why=over")[0] == 204
     assert site.request("GET", "/v1/flows/shop")[0] == 404
 
@@ -45,6 +46,11 @@ def test_a_failure_says_code_remedy_and_whether_trying_again_helps(site: Site) -
     assert {p["path"] for p in failure["problems"]} == {"config.ack_policy", "nmae"}
     assert site.request("POST", "/v1/flows", {"definition": definition(), "strat": True})[0] == 422
     assert site.request("POST", "/v1/flows", b"{nonsense")[0] == 422
+    # A caller's slip is no gateway's failure, which proxies try again.
+    site.request("POST", "/v1/flows", {"definition": definition()})
+    status, _, failure = site.request("POST", "/v1/flows/shop/rewind", {"destination": "log", "to": "garbage"})
+    assert (status, failure["code"]) == (409, "rewind_refused")
+    assert [status_of(kind("x")) for kind in (JournalTrimmed, JournalElsewhere, TableGap, StagingRefused)] == [409] * 4
     assert site.request("GET", "/nowhere")[2]["code"] == "not_found"
     assert site.request("PATCH", "/v1/flows")[0] == 405
     assert site.request("GET", "/v1/flows?labels==x")[2]["code"] == "request_refused"

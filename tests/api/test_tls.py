@@ -133,6 +133,14 @@ def test_a_profile_names_server_token_and_authority(
     assert "chmod 600" in shown("token", "list", "--profile", "plain", code=1)
     config.chmod(0o600)
     assert "ann" in shown("token", "list", "--profile", "plain")
+    with monkeypatch.context() as elsewhere:
+        # What the environment has for another server is not for this one, not even where it would do.
+        elsewhere.setenv("PENSTOCK_SERVER", "https://127.0.0.1:1")
+        elsewhere.setenv("PENSTOCK_CA_FILE", "/nowhere/ca.pem")
+        elsewhere.setenv("PENSTOCK_TOKEN", "another")
+        assert "ann" in shown("token", "list", "--profile", "prod")
+        elsewhere.setenv("PENSTOCK_TOKEN", guarded.token)
+        assert "token_missing" in shown("token", "list", "--profile", "bare", code=1)
     # A profile's token is for its own server and no other.
     other = next(there for name, there in guarded.urls.items() if name != transport)
     with monkeypatch.context() as trusting:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -125,3 +128,70 @@ def test_a_closed_pipe_is_no_traceback(tmp_path: Path) -> None:
     command = f"{sys.executable} -c 'from penstock.cli import main; main()' connectors --json | head -c 1"
     done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, check=False)
     assert done.stderr == ""
+
+
+@contextlib.contextmanager
+def listening() -> Iterator[tuple[str, list[str | None]]]:
+    """A server that lets nobody in, and the tokens that it was shown."""
+    shown: list[str | None] = []
+
+    class Refusing(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            shown.append(self.headers["authorization"])
+            self.send_error(401)
+
+        def log_message(self, *_: object) -> None:
+            """Says nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Refusing)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", shown
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_profile_on_the_line_is_shown_its_own_token_and_no_other_servers(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path))
+    monkeypatch.setenv("PENSTOCK_TOKEN", "of-test")
+    monkeypatch.setenv("PENSTOCK_CA_FILE", "/nowhere/ca.pem")
+    (tmp_path / "token").write_text("of-prod")
+    with listening() as (test, at_test), listening() as (prod, at_prod):
+        monkeypatch.setenv("PENSTOCK_SERVER", test)
+        profiles = {
+            "prod": {"server": prod, "token": f"${{file:{tmp_path}/token}}"},
+            "bare": {"server": prod},
+            "shared": {"server": prod, "token": "${env:PENSTOCK_TOKEN}"},
+            "test": {"server": test},
+        }
+        (tmp_path / "config.yaml").write_text(json.dumps({"profile": "test", "profiles": profiles}))
+        for words in (["flow", "list"], ["--profile", "prod", "flow", "list"], ["flow", "list", "--profile=bare"]):
+            assert run(words) == 1
+        assert run(["flow", "list", "--profile", "shared"]) == 1
+    assert at_test == ["Bearer of-test"]
+    assert at_prod == ["Bearer of-prod", None, "Bearer of-test"]
+    assert os.environ["PENSTOCK_TOKEN"] == "of-test"
+
+
+def test_a_profile_on_the_line_is_meant_instead_of_the_environments_server(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path))
+    monkeypatch.setenv("PENSTOCK_SERVER", "http://127.0.0.1:1")
+    assert run(["--profile", "nope", "flow", "list"]) == 1
+    assert "profile_refused: there is no profile nope" in capsys.readouterr().err
+    assert os.environ["PENSTOCK_SERVER"] == "http://127.0.0.1:1"
+
+
+@pytest.mark.parametrize("words", [["flow", "show"], ["flow", "pause"], ["doctor", "--flow"], ["worker", "--flow"]])
+def test_a_name_that_no_file_could_have_is_refused_like_any_other(words: list[str], tmp_path: Path, capsys: Capture) -> None:
+    assert run([*words, "x" * 300]) in (1, 2)
+    assert capsys.readouterr().err.partition(":")[0] in ("flow_unknown", "flow_invalid")
+
+
+def test_before_the_first_flow_the_list_is_empty(tmp_path: Path, capsys: Capture) -> None:
+    assert run(["flow", "list", "--state", str(tmp_path / "new"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [] and not (tmp_path / "new").exists()

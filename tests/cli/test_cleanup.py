@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ import yaml
 
 from penstock.engine.lease import holding
 from penstock.engine.places import ledger_address
+from penstock.journal.chunks import chunk_path
 from penstock.journal.writer import JournalWriter
 from penstock.ledger.ledger import Ledger
 from penstock.sources.postgres.options import PostgresOptions
@@ -175,6 +177,26 @@ def test_local_state_is_named_and_removed_only_when_asked(commands: Commands, st
     assert commands.cleanup("--remove-state") == (0, "shop: nothing to do on the server\n")
 
 
+def test_the_rows_that_loads_have_left_go_with_the_journal_and_one_elsewhere_is_named(
+    commands: Commands, started: Started
+) -> None:
+    started(local=True)
+    journal = commands.state / "journal" / "shop"
+    left = chunk_path(journal, 1, "0.copy")
+    left.parent.mkdir(parents=True)
+    left.write_text("a row")
+    assert commands.cleanup("--yes", "--remove-state")[0] == 0 and not journal.exists()
+    started(local=True)
+    shutil.rmtree(journal)
+    ledger = Ledger(commands.state / "ledger.db")
+    entry = ledger.flows.find("shop")
+    assert entry is not None
+    ledger.place_journal("shop", entry.generation, "db2:/var/penstock/journal/shop")
+    ledger.close()
+    code, shown = commands.cleanup("--yes", "--remove-state")
+    assert code == 0 and "journal db2:/var/penstock/journal/shop stays: it is not here" in shown
+
+
 def test_a_journal_in_a_directory_of_the_users_takes_only_its_own_files_along(commands: Commands, started: Started) -> None:
     start = started()
     place = commands.directory / "mine"
@@ -184,8 +206,10 @@ def test_a_journal_in_a_directory_of_the_users_takes_only_its_own_files_along(co
     journal.begin(start)
     journal.close()
     (place / "notes.txt").write_text("keep")
+    chunk_path(place, 7, "0.copy").parent.mkdir(parents=True)
+    (place / "chunks" / "mine").mkdir()
     assert commands.cleanup("--yes", "--remove-state")[0] == 0
-    assert [p.name for p in place.iterdir()] == ["notes.txt"]
+    assert sorted(p.name for p in place.rglob("*")) == ["chunks", "mine", "notes.txt"]
 
 
 def test_a_slot_that_nothing_records_is_left_with_the_command_that_drops_it(

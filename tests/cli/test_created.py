@@ -74,6 +74,10 @@ def test_a_flow_is_created_changed_steered_and_deleted(terminal: Terminal) -> No
     shown = terminal("flow", "events", "shop")
     assert "start asked for" in shown and "go" in shown
     assert "faster" in terminal("flow", "revisions", "shop")
+    assert terminal("flow", "schemas", "shop", "--table", "public.*").strip() == "shop: no table yet"
+    assert "request_refused" in terminal("flow", "schemas", "shop", "--at", "now", code=1)
+    assert terminal("flow", "checkpoints", "shop", "--destination", "log", "--limit", "3").strip().endswith("has begun")
+    assert terminal.data("flow", "checkpoints", "shop") == {"checkpoints": [], "history": []}
     assert f"{terminal.data('flow', 'run', 'shop')['wished']}" == "once" and etag
     terminal("flow", "stop", "shop")
     assert "deleted" in terminal("flow", "delete", "shop", "--yes")

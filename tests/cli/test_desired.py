@@ -12,6 +12,8 @@ import yaml
 from penstock.cli.app import run
 from penstock.client.desired import apply, plan
 from penstock.client.local import LocalPlane
+from penstock.engine.lease import holding
+from penstock.engine.places import ledger_address
 from tests.control.definitions import definition
 
 
@@ -98,3 +100,40 @@ def test_one_refused_step_does_not_keep_the_others_back(tmp_path: Path) -> None:
         done = list(apply(plane, steps))
         assert [(one.step.flow, one.error.code if one.error else None) for one in done] == [("a", "revision_stale"), ("b", None)]
         assert (plane.flow("a").definition or {})["parallelism"] == 3
+
+
+def test_a_flow_that_is_not_deleted_after_all_is_wanted_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_PASSWORD", "hush")
+    with LocalPlane(tmp_path) as plane:
+        for name in ("changed", "held", "paused"):
+            plane.create_flow(definition(name), start=True)
+        plane.command("pause", "paused")
+        steps = plan(plane, {}, prune=True)
+        plane.update_flow("changed", definition("changed", parallelism=3), why="meanwhile")
+        place = ledger_address(tmp_path)
+        with holding(place, "held", "flow cleanup"), holding(place, "paused", "flow cleanup"):
+            done = {one.step.flow: one.error.code if one.error else None for one in apply(plane, steps)}
+        assert done == {"changed": "revision_stale", "held": "flow_running", "paused": "flow_running"}
+        assert {name: plane.flow(name).wished for name in done} == {"changed": "running", "held": "running", "paused": "paused"}
+        assert "stop asked for" not in [e.event for e in plane.events(flow="changed").events]
+
+
+def test_a_flow_whose_deletion_was_cut_short_does_not_begin_anew_and_may_be_deleted_again(tmp_path: Path) -> None:
+    with LocalPlane(tmp_path) as plane:
+        plane.create_flow(definition("a"), start=True)
+        stuck = tmp_path / "journal" / "a" / "0000000001.seg"
+        (stuck / "in the way").mkdir(parents=True)
+        steps = plan(plane, {}, prune=True)
+        assert [one.error.code for one in apply(plane, steps) if one.error is not None] == ["ledger_unusable"]
+        left = plane.flow("a")
+        assert (left.state, left.wished) == ("deleting", "stopped")
+        (stuck / "in the way").rmdir()
+        stuck.rmdir()
+        plane.delete_flow("a", etag=left.etag, cleanup=False)
+        assert plane.flows().flows == []
+
+
+def test_a_place_that_cannot_be_written_is_said_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    assert run(["export", "-f", str(tmp_path / "file"), "--state", str(tmp_path / "state")]) == 1
+    assert "request_refused: flows cannot be written to" in capsys.readouterr().err

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from penstock.cli import backfill
 from penstock.cli.app import run
 from penstock.control.caller import Caller
 from penstock.control.service import Service
@@ -132,7 +133,7 @@ def test_commands_without_a_worker_hold_for_the_next_one(site: Site) -> None:
 
 
 def test_a_directory_without_a_ledger_is_left_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (["show", "shop"], ["list"], ["pause", "shop"]):
+    for words in (["show", "shop"], ["pause", "shop"]):
         assert run(["flow", *words, "--state", str(tmp_path / "none")]) == 1
         assert "flow_unknown" in capsys.readouterr().err
     assert not (tmp_path / "none").exists()
@@ -220,3 +221,14 @@ def test_a_start_that_the_journal_does_not_have_is_refused(site: Site, start: st
 def test_a_start_that_is_no_position_is_a_problem_of_the_file() -> None:
     with pytest.raises(ValidationError, match="oldest"):
         DestinationUse(name="new", type="stdout", start="yesterday")
+
+
+def test_a_load_whose_flow_has_failed_is_not_waited_for(
+    site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backfill, "PATIENCE", 0.1)
+    number = site.ledger.loads.request("shop", "backfill", {"tables": ["public.a"]}, "ann")
+    site.ledger.lifecycle.record("shop", site.generation, "failed", "decode_failed: odd → Look.", "ann", "failed")
+    assert run(["backfill", "show", "shop", str(number), "--wait", "--state", str(site.state)]) == 1
+    shown = capsys.readouterr()
+    assert "has failed" in shown.err and "decode_failed: odd" in shown.err

@@ -354,6 +354,7 @@ def test_values_that_do_not_fit_follow_the_policy(tmp_path: Path, name: str, pol
     harness.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
@@ -370,6 +371,7 @@ def test_any_log_gives_the_model_s_rows(name: str, data: st.DataObject, tmp_path
         assert harness.state(schema) == replay(schema, changes, start(schema))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "in", "after"])
 def test_killed_at_a_failpoint_and_recovered(harness: Harness, when: str) -> None:
     harness.deliver(1, FIRST)

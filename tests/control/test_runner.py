@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,10 +21,11 @@ from penstock.client import Client
 from penstock.control.answers import FlowSummary
 from penstock.control.caller import Caller
 from penstock.control.embedding import EmbeddedLauncher
-from penstock.control.launching import Launcher, ProcessLauncher
-from penstock.control.requests import FlowCreation
-from penstock.control.runner import Runner
+from penstock.control.launching import Launcher, ProcessLauncher, ProcessRun
+from penstock.control.requests import FlowCreation, FlowUpdate
+from penstock.control.runner import LOOK, Runner
 from penstock.control.service import Service
+from penstock.engine.ending import LOADED
 from penstock.engine.session import SparkHost
 from penstock.errors import RevisionStale
 from penstock.observe import log
@@ -61,6 +65,19 @@ class Counting(ProcessLauncher):
         return super().launch(flow, once=once)
 
 
+class BareLauncher(ProcessLauncher):
+    """Processes that have no engine, and so begin in a second."""
+
+    def __init__(self, state: Path) -> None:
+        super().__init__(state)
+        self._place = state
+
+    def launch(self, flow: str, *, once: bool) -> ProcessRun:
+        command = [sys.executable, "-m", "tests.control.bare_worker", flow, str(self._place), "once" if once else "on"]
+        with (self._place / f"{flow}.out").open("ab") as output:
+            return ProcessRun(subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True))
+
+
 def test_a_flow_whose_references_lead_nowhere_fails_with_the_reason_until_somebody_acts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,6 +106,7 @@ def test_what_a_bad_reference_stands_for_is_told_nobody(tmp_path: Path, monkeypa
     assert PLANTED.encode() not in b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
 
 
+@pytest.mark.slow
 def test_of_two_servers_on_one_ledger_one_runs_flows_and_the_other_takes_over(tmp_path: Path) -> None:
     with Service(tmp_path) as one, Service(tmp_path) as two:
         first, second = Counting(tmp_path), Counting(tmp_path)
@@ -111,6 +129,79 @@ def test_of_two_servers_on_one_ledger_one_runs_flows_and_the_other_takes_over(tm
             os.environ.pop("SHOP_PASSWORD")
             a.close()
             b.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["signal", "server"])
+def test_a_run_once_that_is_cut_short_is_run_again(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_PASSWORD", PLANTED)
+
+    def begun() -> bool:
+        lease = service.premises.leases.find("shop")
+        return lease is not None and not lease.is_free() and summary(service).state == "running"
+
+    with Service(tmp_path) as service:
+        service.flows.create(ANN, FlowCreation(definition=definition(labels={"lasts": "60"}, config={"retry": {"base": "50ms"}})))
+        service.commands.give(ANN, "run", "shop")
+        with running(service, BareLauncher(tmp_path)):
+            wait_until(begun, 60)
+            lease = service.premises.leases.find("shop")
+            assert lease is not None
+            if how == "signal":
+                os.kill(lease.holder.pid, signal.SIGTERM)
+                wait_until(lambda: begun() and _generation(service, "shop") > lease.generation, 60)
+        assert summary(service).wished == "once", "the server's end is not the run's"
+        update = FlowUpdate(definition=definition(labels={"lasts": "0"}))
+        service.flows.update(ANN, "shop", update, None)
+        with running(service, BareLauncher(tmp_path)):
+            wait_until(lambda: summary(service).wished == "stopped", 60)
+        assert service.events(ANN, flow="shop").events[-1].why == "it has run once"
+        assert summary(service).reason == "drained"
+
+
+def _launched(service: Service, name: str = "shop") -> int:
+    return sum(e.event == "started" for e in service.events(ANN, flow=name).events)
+
+
+@pytest.mark.parametrize(("code", "runs_again"), [("worker_failed", True), ("source_rights", False)])
+def test_a_flow_whose_worker_failed_by_a_surprise_is_started_again(
+    code: str, runs_again: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOP_PASSWORD", PLANTED)
+    labels, config = {"fails": code, "lasts": "60"}, {"retry": {"base": "50ms"}}
+    with Service(tmp_path) as service, running(service, BareLauncher(tmp_path)):
+        service.flows.create(ANN, FlowCreation(definition=definition(labels=labels, config=config), start=True))
+        wait_until(lambda: any(e.event == "failed" for e in service.events(ANN, flow="shop").events), 60)
+        if runs_again:
+            wait_until(lambda: summary(service).state == "running" and _launched(service) == 2, 60)
+        else:
+            time.sleep(3 * LOOK)
+            assert summary(service).state == "failed" and _launched(service) == 1
+
+
+@pytest.mark.parametrize("command", ["start", "run"])
+def test_a_flow_that_only_loads_is_stopped_once_its_tables_are_loaded(
+    command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOP_PASSWORD", PLANTED)
+    with Service(tmp_path) as service, running(service, BareLauncher(tmp_path)):
+        service.flows.create(ANN, FlowCreation(definition=definition(labels={"ends": LOADED})))
+        for runs in (1, 2):
+            service.commands.give(ANN, command, "shop", patience=0)
+            wait_until(lambda: summary(service).wished == "stopped", 60)
+            assert service.events(ANN, flow="shop").events[-1].why == "its tables are loaded"
+            assert (summary(service).state, summary(service).reason, _launched(service)) == ("stopped", LOADED, runs)
+
+
+def test_a_run_that_was_drained_by_hand_stops_no_flow_that_is_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_PASSWORD", PLANTED)
+    with Service(tmp_path) as service:
+        service.flows.create(ANN, FlowCreation(definition=definition(labels={"lasts": "0.1"}), start=True))
+        assert BareLauncher(tmp_path).launch("shop", once=True)._process.wait(60) == 0
+        assert (summary(service).state, summary(service).reason) == ("stopped", "drained")
+        with running(service, BareLauncher(tmp_path)):
+            wait_until(lambda: summary(service).state == "running", 60)
+        assert summary(service).wished == "running"
 
 
 def shop(database: Database, directory: Path, name: str, **more: Any) -> dict[str, Any]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,32 +14,19 @@ from penstock.api.grpc.serving import GrpcServing
 from penstock.api.serving import Serving
 from penstock.api.settings import Settings
 from penstock.client import Client
-from penstock.control.launching import Launcher, ProcessLauncher, ProcessRun
+from penstock.control.launching import Launcher, ProcessLauncher
 from penstock.control.requests import FlowCreation
 from penstock.control.runner import Runner
 from penstock.control.service import Service
 from tests.conftest import Database
 from tests.control.definitions import definition
-from tests.control.test_runner import shop
+from tests.control.test_runner import BareLauncher, shop
 from tests.control.walks import ANN, Walk
 from tests.processes import wait_until
 
 SEED = int(os.environ.get("PENSTOCK_TEST_SEED", "") or int.from_bytes(os.urandom(4)))
 MINUTES = float(os.environ.get("PENSTOCK_CHAOS_MINUTES", "5"))
 PATIENT = {"give_up_policy": "never", "retry": {"base": "50ms", "max": "200ms"}}
-
-
-class BareLauncher(ProcessLauncher):
-    """Processes that have no engine, and so begin in a second."""
-
-    def __init__(self, state: Path) -> None:
-        super().__init__(state)
-        self._place = state
-
-    def launch(self, flow: str, *, once: bool) -> ProcessRun:
-        command = [sys.executable, "-m", "tests.control.bare_worker", flow, str(self._place), "once" if once else "on"]
-        with (self._place / f"{flow}.out").open("ab") as output:
-            return ProcessRun(subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True))
 
 
 @contextmanager
@@ -73,6 +58,7 @@ def walking(state: Path, launcher: Launcher, definitions: list[dict[str, Any]]) 
                 face.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [12.0, pytest.param(MINUTES * 60, marks=pytest.mark.chaos)])
 @pytest.mark.timeout(MINUTES * 60 + 300)
 def test_every_answer_is_true_and_no_two_workers_write(seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

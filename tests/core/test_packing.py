@@ -51,6 +51,7 @@ def test_hard_values_of_every_type_come_back(name: str) -> None:
     assert_same(made, unpack(pack(made)))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_any_batch_comes_back(data: st.DataObject) -> None:

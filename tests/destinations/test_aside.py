@@ -84,6 +84,7 @@ def texts(schema: TableSchema, keys: Sequence[Any]) -> pa.Array:
     return key_texts(schema, batch(schema, [insert(row) for row in rows]).rows, {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schema", [ONE, TWO], ids=["one key column", "two key columns"])
 @settings(max_examples=250, deadline=None)
 @given(data=st.data())

@@ -119,6 +119,7 @@ def test_folded_changes_give_the_model_s_rows(changes: list[Any], buckets: int, 
     check(ONE, numbered(changes), START, buckets, range(1, 10), most)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schema", [ONE, TWO], ids=["one key column", "two key columns"])
 @settings(max_examples=300, deadline=None)
 @given(st.data())

@@ -302,6 +302,7 @@ class Source:
         return [Change(Op.SNAPSHOT, r, position=1, ordinal=n) for n, r in enumerate(rows, 1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given_schema", [ONE, TWO], ids=["one key column", "two key columns"])
 @pytest.mark.parametrize(
     ("resolution", "before"), [("replace", "live"), ("replace", "drifted"), ("append", "live"), ("append", "empty")]

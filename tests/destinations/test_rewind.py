@@ -59,6 +59,7 @@ def test_a_worker_that_was_taken_over_moves_nobody_back(harness: Harness) -> Non
     assert harness.destination.committed() == Held(1000, 1)
 
 
+@pytest.mark.slow
 def test_any_history_without_key_changes_sent_again_from_anywhere_ends_the_same(harness: Harness) -> None:
     number, names = itertools.count(1), itertools.count(1)
 

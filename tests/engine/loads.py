@@ -71,6 +71,10 @@ class LoadedDelivery(Delivery):
         self.source_options: dict[str, Any] = {"dsn": database.dsn, "snapshot_chunk": "1MiB", "snapshot_workers": 2}
         self.first: Moment | None = None
         self.most: int | None = None
+        self.others: tuple[str, ...] = ()
+        """Destinations that take part in loads, and of which nothing is seen here."""
+
+        self.config: dict[str, Any] = {}
 
     def begin_first(self) -> None:
         """Records the flow's first load, as a worker does at its first start; before `start`."""
@@ -97,7 +101,7 @@ class LoadedDelivery(Delivery):
         )
         self.first = None
         self.loading = Loading(
-            Flow.model_validate(_definition(self.kind)),
+            Flow.model_validate({**_definition(self.kind), "config": self.config}),
             source,
             self.readers,
             moments,
@@ -105,7 +109,7 @@ class LoadedDelivery(Delivery):
             self.lease,
             self.captured.directory,
             notice=loop.notice_loads,
-            takes=lambda: {"target": takes},
+            takes=lambda: dict.fromkeys(("target", *self.others), takes),
             begun=lambda _, load: loop.has_begun(load),
             ended=lambda _, load: loop.has_ended(load),
         )

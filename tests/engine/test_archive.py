@@ -32,6 +32,7 @@ def start(state: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", START, str(state)], capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.slow
 def test_archive_that_does_not_fit_is_passed_over(archive: ClassArchive, tmp_path: Path) -> None:
     assert archive.options() == []
     archive.path.write_bytes(b"not an archive" * 1000)

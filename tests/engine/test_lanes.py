@@ -105,8 +105,9 @@ def test_work_that_a_pause_interrupts_is_abandoned_and_can_be_asked_for_again(
 
 
 def test_lanes_that_call_in_when_nobody_wants_them_any_more_end_and_are_not_started_again(
-    spark: SparkHost, board: Switchboard, tmp_path: Path
+    spark: SparkHost, board: Switchboard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(module, "PARTING", 60)
     calls: list[int] = []
     made = Lanes(spark, board, "shop/brief", setup_of("brief", tmp_path), 2)
     called = made._called

@@ -186,6 +186,7 @@ def test_capture_ends_by_itself_with_the_lease_of_a_worker_that_stands_still(tmp
     page.close()
 
 
+@pytest.mark.slow
 def test_who_stands_still_within_a_transaction_is_ended_when_its_lease_is_over(tmp_path: Path) -> None:
     """A file's lock goes only with the process that has it: without its end nobody could ever take the flow over."""
     path = tmp_path / "ledger.db"

@@ -41,6 +41,7 @@ def _tuples_read(database: Database) -> int:
     return int(database.rows("select seq_tup_read + idx_tup_fetch from pg_stat_user_tables where relname = 'big'")[0][0])
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_killed_first_load_is_finished_by_the_next_worker_and_no_finished_chunk_is_read_again(
     database: Database, tmp_path: Path

@@ -7,7 +7,8 @@ import itertools
 import random
 import tempfile
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ import pytest
 
 from penstock.destinations.files.reader import read_changes
 from penstock.embedded.postgres import EmbeddedPostgres
-from penstock.errors import LoadMissing
+from penstock.engine import loading
+from penstock.errors import LoadMissing, LoadTooLarge
+from penstock.ledger.loads import Load, LoadChunk
 from penstock.observe import failpoints
 from tests.conftest import Database
 from tests.destinations.postgres import subject as target
@@ -157,6 +160,7 @@ def test_commits_that_the_journal_has_before_a_snapshot_sees_them_are_not_lost(
         primary.run("select pg_reload_conf()")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_commit_that_no_snapshot_sees_yet_wins_over_the_row_that_is_read(tmp_path: Path) -> None:
     """It waits for a standby that there is not, so it is in the journal, and at the destination, when the table is read."""
@@ -359,6 +363,92 @@ def test_a_table_that_joins_goes_over_to_the_stream_without_gap_or_overlap(
         delivery.finish()
         delivery.stop()
         assert_equal(delivery, (("late", "id"), ("steps", "n")))
+
+
+@pytest.mark.parametrize("kind", ["duckdb", "files"])
+def test_a_table_is_emptied_before_its_rows_come_whichever_chunk_is_read_first(
+    filled: Database, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled.execute("create table late (id int primary key, big text); alter table late alter big set storage external")
+    filled.execute("insert into late select i, repeat(md5(i::text), 90) from generate_series(1, 1200) i; analyze late")
+    with delivering(filled, tmp_path, kind, first=True) as delivery:
+        delivery.start()
+        wait_until(lambda: not delivery.ledger.loads.open("flow"), 120, "the first load does not end")
+        read, behind = delivery.readers.read, []
+
+        def emptying_last(load: Load, chunks: Sequence[LoadChunk], *rest: Any) -> Any:
+            if any(c.content.get("empties") for c in chunks):
+                # Until others are delivered, or clearly wait.
+                deadline = time.monotonic() + 1
+                while time.monotonic() < deadline and not delivery.ledger.loads.delivered(load.id):
+                    behind.append(sum(c.state == "read" for c in delivery.ledger.loads.chunks(load.id)))
+                    time.sleep(0.01)
+            return read(load, chunks, *rest)
+
+        monkeypatch.setattr(delivery.readers, "read", emptying_last)
+        delivery.ledger.loads.request("flow", "table", {"tables": ["public.late"]}, "test")
+        delivery.loading.look_soon()
+        delivery.finish()
+        assert max(behind) > 0, "no other chunk was read before the one that empties"
+        delivery.stop()
+        assert_equal(delivery, (("late", "id"),))
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize("first", ["int", "text"])
+@pytest.mark.parametrize("identity", ["default", "full"])
+def test_a_key_whose_index_has_another_order_than_the_table_is_the_same_in_load_and_stream(
+    filled: Database, tmp_path: Path, lanes: int, first: str, identity: str
+) -> None:
+    filled.execute(f"create table mirror (a int, b {first}, v text, primary key (b, a))")
+    filled.execute(f"alter table mirror replica identity {identity}")
+    filled.execute("insert into mirror select i / 20, i % 20, 'old' from generate_series(0, 399) i")
+    with delivering(filled, tmp_path, "duckdb", first=False, lanes=lanes) as delivery:
+        delivery.start()
+        read = delivery.readers.read
+
+        def read_and_changed(*about: Any) -> Any:
+            found = read(*about)
+            filled.execute("update mirror set v = 'new' where a < b::int")
+            return found
+
+        delivery.readers.read = read_and_changed  # type: ignore[assignment,method-assign]
+        delivery.backfill("public.mirror")
+        delivery.finish()
+        delivery.stop()
+        assert_equal(delivery, (("mirror", "a, b"),))
+
+
+KEYLESS = """
+create table keyless (id int, big text); alter table keyless alter big set storage external;
+alter table keyless replica identity full;
+insert into keyless select i, repeat(md5(i::text), 90) from generate_series(1, 3000) i; analyze keyless
+"""
+
+
+def test_rows_without_a_key_that_wait_for_each_other_keep_nothing_from_being_read(
+    filled: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled.execute(KEYLESS)
+    monkeypatch.setattr(loading, "MOST_WAITING", 1 << 20)
+    monkeypatch.setattr(loading, "GROUP_BYTES", 1)
+    with delivering(filled, tmp_path, "files", first=True) as delivery:
+        delivery.start()
+        delivery.finish(60)
+        delivery.stop()
+        assert len(log_state(tmp_path / "log", "keyless", "id")) == 3000
+
+
+def test_rows_without_a_key_that_are_more_than_the_journal_may_hold_are_refused(
+    filled: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled.execute(KEYLESS)
+    monkeypatch.setattr(loading, "GROUP_BYTES", 1)
+    with delivering(filled, tmp_path, "files", first=True) as delivery:
+        delivery.config = {"journal": {"max_bytes": "1MiB"}}
+        delivery.start()
+        wait_until(lambda: delivery.loading.error is not None, 60, "nobody says so")
+        assert isinstance(delivery.loading.error, LoadTooLarge) and "public.keyless" in delivery.loading.error.message
 
 
 @pytest.mark.timeout(300)

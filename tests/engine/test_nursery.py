@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from penstock.core.clock import clock
 from penstock.engine import daemon
@@ -27,6 +28,7 @@ def say(child: Child, journal: Path, lease: int | None = None, **environment: st
     return dict(json.loads(child.stdout.readline() or b"{}"))
 
 
+@pytest.mark.slow
 def test_children_live_and_end_apart_and_a_killed_cradle_is_followed_by_another(tmp_path: Path) -> None:
     page = DeadlinePage(clock() + 3600)
     with Nursery() as nursery:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import duckdb
 import pyarrow as pa
@@ -19,8 +21,11 @@ from penstock.core.connectors import find
 from penstock.core.epoch import Epoch
 from penstock.core.flow import Flow
 from penstock.destinations.base import Place
+from penstock.engine.loops import Loops
 from penstock.engine.places import ledger_address
 from penstock.engine.reloading import kept
+from penstock.engine.resolving import Resolving
+from penstock.engine.steering import Steering
 from penstock.engine.worker import Worker
 from penstock.ledger.ledger import Ledger
 from tests.batches import Change, batch, table
@@ -81,6 +86,27 @@ def test_without_a_worker_the_command_does_it_by_itself(
     assert (one["destination"], one["table"], one["outcome"], one["rows"]) == ("warehouse", "steps", "appended", 2)
     assert steps(site["path"]) == [1, 2]
     assert run([*words, file]) == 0 and "nothing is staged" in capsys.readouterr().out
+
+
+class NoLoops(list[Any]):
+    """A worker without destinations, which has resolved everything at once."""
+
+    destinations: ClassVar[dict[str, Any]] = {}
+
+
+def test_an_answer_waits_for_a_ledger_that_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.ledger.sqlite.PATIENCE", 0.1)
+    with contextlib.closing(Ledger(ledger_address(tmp_path))) as ledger:
+        generation = ledger.take_over("shop", "5ec0ffee", "{}")
+        steering = Steering(ledger, "shop", generation, lambda: "", 0)
+        resolving, loops = Resolving(ledger, "shop", steering.record, 0), cast(Loops, NoLoops())
+        resolving.begin(loops, {}, 7)
+        with contextlib.closing(sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)) as other:
+            other.execute("begin immediate")
+            resolving.look(loops)
+            assert ledger.lifecycle.events("shop") == []
+        steering.look(loops)
+        assert [(e.event, e.why, e.answers) for e in ledger.lifecycle.events("shop")] == [("staging resolved", "[]", 7)]
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -52,6 +53,7 @@ def test_workers_run_our_daemon_in_our_python(spark: SparkHost) -> None:
     assert frozen > 1000
 
 
+@pytest.mark.slow
 def test_dataframes_are_in_utc(spark: SparkHost) -> None:
     [row] = spark.session().sql("SELECT timestamp '2026-07-01 12:00:00 UTC' AS t, current_timezone() AS zone").collect()
     assert row.zone == "UTC"
@@ -76,6 +78,7 @@ def test_ctrl_c_stays_what_it_was(spark: SparkHost) -> None:
     assert os.getpgid(spark.process_id) != os.getpgid(0)
 
 
+@pytest.mark.slow
 def test_killed_jvm_is_noticed_and_started_again(spark: SparkHost, capfd: pytest.CaptureFixture[str]) -> None:
     workers = worker_ids(spark)
     failures: list[BaseException] = []
@@ -100,6 +103,18 @@ def test_killed_jvm_is_noticed_and_started_again(spark: SparkHost, capfd: pytest
     assert capfd.readouterr().err == ""
 
 
+def test_a_call_that_meets_a_dead_jvm_says_nothing_by_itself(spark: SparkHost, caplog: pytest.LogCaptureFixture) -> None:
+    context = spark.context()
+    gateway = context._gateway
+    assert gateway is not None
+    os.kill(spark.process_id, signal.SIGKILL)
+    wait_until(lambda: not spark.alive())
+    with caplog.at_level(logging.INFO), pytest.raises(Exception, match=r"."):
+        gateway.jvm.java.lang.System.nanoTime()
+    assert [record for record in caplog.records if record.module == "java_gateway"] == []
+    assert spark.context() is not context
+
+
 def test_second_session_in_a_process_is_refused(spark: SparkHost, tmp_path: Path) -> None:
     spark.context()
     with pytest.raises(SparkFailed, match="another Spark session"):
@@ -107,6 +122,7 @@ def test_second_session_in_a_process_is_refused(spark: SparkHost, tmp_path: Path
     assert spark.alive()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["stop", "SIGKILL", "SIGTERM"])
 def test_nothing_outlives_its_owner_or_reaches_the_terminal(tmp_path: Path, way: str) -> None:
     command = [sys.executable, "-c", OWNER, str(tmp_path)]

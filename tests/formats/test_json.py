@@ -51,6 +51,7 @@ def test_unknown_is_absent_and_null_is_null() -> None:
     assert (third["after"], third["unchanged"]) == ({"id": 1}, ["v", "big"])
 
 
+@pytest.mark.slow
 def test_values_that_were_read_later_are_named_where_there_are_such() -> None:
     made = batch(TABLE, [update({"id": 1, "v": 1, "big": "x"}), update({"id": 2, "v": 1, "big": "y"}), update({"id": 3})])
     made = replace(made, read_later=(None, pa.array([True, False, False]), pa.array([True, False, False])))
@@ -115,6 +116,7 @@ def assert_comes_back(changes: list[Change]) -> None:
         assert_identical(left, right, field.name)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.lists(rows(), max_size=5), st.lists(rows(), max_size=3))
 def test_every_value_comes_back(new: list[dict[str, Any]], old: list[dict[str, Any]]) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -200,6 +201,7 @@ def test_cut_at_every_byte_of_the_last_group_the_journal_holds_the_rest(tmp_path
         SliceReader(copy).read(slices)
 
 
+@pytest.mark.slow
 def test_cut_at_every_byte_the_index_is_mended_from_the_segment(tmp_path: Path) -> None:
     origin = tmp_path / "origin"
     fill(origin, 3, size=20)
@@ -344,6 +346,28 @@ def test_retention_removes_what_everybody_has_passed_and_is_old(tmp_path: Path) 
         JournalTail(tmp_path, 105).read()
     assert JournalWriter(tmp_path).end == 140
     assert journal_size(tmp_path) < 3000
+
+
+@pytest.mark.parametrize("after", [None, 130, 105])
+def test_a_segment_that_goes_while_a_tail_looks_for_its_beginning_is_trimmed_like_any_other(
+    tmp_path: Path, after: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path, 40, segment_bytes=1000)
+    opened = os.open
+
+    def trimmed(*given: Any, **named: Any) -> int:
+        # Between its listing and its opening.
+        monkeypatch.setattr(os, "open", opened)
+        assert trim(tmp_path, 120, retention=0, max_bytes=0, now=2e10)
+        return opened(*given, **named)
+
+    monkeypatch.setattr(os, "open", trimmed)
+    if after == 105:
+        with pytest.raises(JournalTrimmed):
+            read_all(tmp_path, after)
+    else:
+        found = [s.last for s in read_all(tmp_path, after)]
+        assert found[-1] == 140 and found == list(range(found[0], 141)) and (found[0] == 131 if after else found[0] > 105)
 
 
 def test_retention_looks_at_every_slice_of_a_note(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,3 +70,23 @@ def test_the_log_of_epochs_is_cut_short_by_who_renews_the_lease(tmp_path: Path) 
         assert path.stat().st_size < 1 << 20, "an epoch's transaction has made a checkpoint"
         assert leases.renew("shop", generation, clock())
         assert path.stat().st_size > 1 << 20
+
+
+def test_a_ledgers_file_is_its_owners_alone(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.db")
+    ledger.take_over("shop", "source", "{}")
+    found = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    ledger.close()
+    assert set(found.values()) == {0o600} and "ledger.db" in found
+
+
+def test_opening_a_ledger_gives_up_no_lock_that_this_process_has_on_it(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    held = LedgerDatabase(path)
+    LedgerDatabase(path).close()
+    with contextlib.closing(sqlite3.connect(path)) as another:
+        another.execute("select count(*) from flows").fetchall()
+    last = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('select count(*) from flows').fetchall(); c.close()"
+    subprocess.run([sys.executable, "-c", last, str(path)], check=True)
+    assert (tmp_path / "ledger.db-wal").exists(), "another process took itself for the last, and removed the log under a reader"
+    held.close()

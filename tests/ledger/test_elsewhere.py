@@ -79,6 +79,7 @@ def other(address: LedgerAddress) -> Iterator[Callable[[float], Other]]:
         one.process.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead", [-1e9, 1e9], ids=["behind", "ahead"])
 def test_a_lease_of_another_machine_is_taken_when_it_was_not_renewed_and_not_before(
     address: LedgerAddress, other: Callable[[float], Other], ahead: float
@@ -120,6 +121,7 @@ def test_a_lease_of_another_machine_is_taken_when_it_was_not_renewed_and_not_bef
     leases.close()
 
 
+@pytest.mark.slow
 def test_a_command_has_the_lease_of_a_worker_that_died_elsewhere_after_it_has_watched_it(
     address: LedgerAddress, other: Callable[[float], Other]
 ) -> None:

@@ -48,7 +48,8 @@ def test_a_lease_has_one_holder_until_it_is_given_up(leases: Leases) -> None:
 def test_a_lease_that_was_not_renewed_in_time_is_taken_over(address: LedgerAddress) -> None:
     leases = Leases(address, ttl=0.2)
     mine = take(leases)
-    assert mine is not None and take(leases) is None
+    assert mine is not None
+    # Whenever it is got, and a busy machine may stand still for longer than it lasts, its time was over.
     wait_until(lambda: take(leases) is not None)
     assert clock() >= mine.deadline
     leases.close()

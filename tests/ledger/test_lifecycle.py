@@ -67,9 +67,9 @@ def test_only_the_newest_generation_records_what_happened(ledger: Ledger) -> Non
 
 def test_a_reload_is_asked_for_beside_the_wish(ledger: Ledger) -> None:
     ledger.lifecycle.ask("pause", "shop", "ann")
-    before = ledger.lifecycle.ask_reload("shop", "bob")
+    before, question = ledger.lifecycle.ask_reload("shop", "bob")
     wish = ledger.lifecycle.wish("shop")
-    assert (wish.state, wish.who, wish.reloads) == ("paused", "ann", 1)
+    assert (wish.state, wish.who, wish.reloads, question) == ("paused", "ann", 1, 1)
     assert ledger.lifecycle.events("shop", after=before) == []
 
 

@@ -188,6 +188,7 @@ def test_a_process_that_stands_still_within_a_transaction_holds_nobody_up_for_ev
         ledger.close()
 
 
+@pytest.mark.slow
 def test_processes_that_start_at_once_on_an_empty_ledger_migrate_it_once(new_address: LedgerAddress) -> None:
     program = PRELUDE + textwrap.dedent(
         """

@@ -1,4 +1,4 @@
-"""Who is at the door: a token's owner or, on a server that only this machine reaches and that nobody has a token for, anybody.
+"""Who is at the door: a token's owner or, on a server that only this machine reaches and that no token was made for, anybody.
 
 A page in somebody's browser also reaches loopback. So without tokens the Host must be a name of this machine, and a request that
 a page of another origin has sent is refused.
@@ -19,7 +19,7 @@ from penstock.control.service import Service
 from penstock.errors import AccessDenied, TokenMissing
 
 LOCAL = Caller("local", "admin")
-"""Whoever asks on loopback while there are no tokens."""
+"""Whoever asks on loopback before the first token is made."""
 _HERE = frozenset({"localhost", "127.0.0.1", "::1"})
 
 _bearer = HTTPBearer(auto_error=False, description="A token of the role viewer, operator or admin.")
@@ -35,7 +35,11 @@ def caller_of(request: Request, credentials: Annotated[HTTPAuthorizationCredenti
     """Who asks. TokenMissing, AccessDenied."""
     token = credentials.credentials if credentials is not None else None
     sent = [f"//{request.headers.get('host', '')}", *request.headers.getlist("origin")]
-    return admit(service_of(request).people, token, is_loopback=request.app.state.settings.is_loopback, origins=sent)
+    people, is_loopback = service_of(request).people, request.app.state.settings.is_loopback
+    # Who stays is asked for again: a token may be revoked meanwhile.
+    request.state.admit = lambda: admit(people, token, is_loopback=is_loopback, origins=sent)
+    caller: Caller = request.state.admit()
+    return caller
 
 
 def admit(people: People, token: str | None, *, is_loopback: bool, origins: Sequence[str]) -> Caller:

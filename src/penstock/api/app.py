@@ -8,8 +8,8 @@ from typing import Any
 from fastapi import FastAPI
 
 from penstock import __version__
-from penstock.api import backfills, catalog, flows, health, letters, problems, source_objects, upkeep, watch
-from penstock.api.limits import BodyLimit, Watchers
+from penstock.api import backfills, catalog, flows, health, histories, letters, problems, source_objects, upkeep, watch
+from penstock.api.limits import MOST_SLOW, BodyLimit, Room, Watchers
 from penstock.api.settings import Settings
 from penstock.control.answers import Failure, ProblemAnswer
 from penstock.control.service import Service
@@ -19,9 +19,13 @@ Runs = Callable[[], tuple[str | None, str | None]]
 
 
 def create_app(
-    service: Service, settings: Settings, runs: Runs = lambda: (None, None), watchers: Watchers | None = None
+    service: Service,
+    settings: Settings,
+    runs: Runs = lambda: (None, None),
+    watchers: Watchers | None = None,
+    slow: Room | None = None,
 ) -> FastAPI:
-    """The application over a service layer."""
+    """The application over a service layer; `watchers` and `slow` are shared with other faces of the same server."""
     failed: dict[str, Any] = {
         "description": "Why it failed, with a code and what to do.",
         "content": {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Failure"}}},
@@ -37,8 +41,9 @@ def create_app(
     )
     app.state.service, app.state.settings, app.state.runs = service, settings, runs
     app.state.watchers = watchers or Watchers(settings.most_watchers)
+    app.state.slow = slow or Room(MOST_SLOW)
     problems.install(app)
-    for room in (health, flows, upkeep, letters, backfills, source_objects, catalog, watch):
+    for room in (health, flows, histories, upkeep, letters, backfills, source_objects, catalog, watch):
         app.include_router(room.router)
     app.add_middleware(BodyLimit)
     describe = app.openapi

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Query
 
 from penstock.api.access import Asking, Serving
 from penstock.api.flows import FlowName
+from penstock.control.backfill_service import MOST
 from penstock.control.requests import BackfillStart
 from penstock.control.source_answers import BackfillAnswer, BackfillList
 
@@ -23,9 +24,15 @@ def start(asking: Asking, serving: Serving, name: FlowName, asked: BackfillStart
 
 
 @router.get("", operation_id="listBackfills")
-def page(asking: Asking, serving: Serving, name: FlowName) -> BackfillList:
-    """The flow's backfills, the newest first, its first load included."""
-    return serving.backfills.all(asking, name)
+def page(
+    asking: Asking,
+    serving: Serving,
+    name: FlowName,
+    before: Annotated[int | None, Query(ge=1, le=2**53)] = None,
+    limit: Annotated[int, Query(ge=1, le=MOST)] = 100,
+) -> BackfillList:
+    """The flow's backfills, the newest first, its first load included, page by page."""
+    return serving.backfills.page(asking, name, before=before, limit=limit)
 
 
 @router.get("/{number}", operation_id="getBackfill")

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Header, Path, Query, Response
+from fastapi import APIRouter, Depends, Header, Path, Query, Response
 
 from penstock.api.access import Asking, Serving
-from penstock.control.answers import CheckpointList, CommandAnswer, ExaminationAnswer, FlowAnswer, FlowPage, RevisionList
+from penstock.api.limits import slow, waiting
+from penstock.control.answers import CommandAnswer, ExaminationAnswer, FlowAnswer, FlowPage, RevisionList
 from penstock.control.flows import MOST
 from penstock.control.requests import FlowCreation, FlowUpdate, Reason
 from penstock.errors import RequestRefused
 
 router = APIRouter(prefix="/v1/flows", tags=["flows"])
 
+SLOW, WAITING = [Depends(slow)], [Depends(waiting)]
+
 FlowName = Annotated[str, Path(pattern=r"^[A-Za-z0-9_-]{1,63}$", description="The flow's name.")]
-State = Literal["created", "starting", "running", "paused", "stopped", "failed", "silent", "gone"]
+State = Literal["created", "starting", "running", "paused", "stopped", "failed", "silent", "gone", "deleting"]
 IfMatch = Annotated[
     str | None,
     Header(alias="If-Match", description="The etag of the revision that is meant; another one is answered with 412."),
@@ -63,7 +66,7 @@ def find(asking: Asking, serving: Serving, name: FlowName, response: Response) -
     return found
 
 
-@router.put("/{name}", operation_id="updateFlow")
+@router.put("/{name}", operation_id="updateFlow", dependencies=SLOW)
 def update(
     asking: Asking, serving: Serving, name: FlowName, update: FlowUpdate, response: Response, if_match: IfMatch = None
 ) -> FlowAnswer:
@@ -73,7 +76,7 @@ def update(
     return done
 
 
-@router.post("/{name}/reconfigure", operation_id="reconfigureFlow")
+@router.post("/{name}/reconfigure", operation_id="reconfigureFlow", dependencies=SLOW)
 def reconfigure(
     asking: Asking,
     serving: Serving,
@@ -89,7 +92,7 @@ def reconfigure(
     return done
 
 
-@router.delete("/{name}", status_code=204, operation_id="deleteFlow")
+@router.delete("/{name}", status_code=204, operation_id="deleteFlow", dependencies=SLOW)
 def delete(
     asking: Asking,
     serving: Serving,
@@ -108,43 +111,37 @@ def revisions(asking: Asking, serving: Serving, name: FlowName, limit: Annotated
     return serving.flows.revisions(asking, name, limit)
 
 
-@router.get("/{name}/checkpoints", operation_id="listCheckpoints")
-def checkpoints(asking: Asking, serving: Serving, name: FlowName) -> CheckpointList:
-    """How far each destination has come."""
-    return serving.flows.checkpoints(asking, name)
-
-
-@router.post("/{name}/start", operation_id="startFlow")
+@router.post("/{name}/start", operation_id="startFlow", dependencies=WAITING)
 def start(asking: Asking, serving: Serving, name: FlowName, reason: Reason, wait: Wait = 0) -> CommandAnswer:
     """Let a created, stopped or failed flow run."""
     return serving.commands.give(asking, "start", name, why=reason.why, patience=wait)
 
 
-@router.post("/{name}/pause", operation_id="pauseFlow")
+@router.post("/{name}/pause", operation_id="pauseFlow", dependencies=WAITING)
 def pause(asking: Asking, serving: Serving, name: FlowName, reason: Reason, wait: Wait = 0) -> CommandAnswer:
     """Deliver nothing for the time being; the source is still captured."""
     return serving.commands.give(asking, "pause", name, why=reason.why, patience=wait)
 
 
-@router.post("/{name}/resume", operation_id="resumeFlow")
+@router.post("/{name}/resume", operation_id="resumeFlow", dependencies=WAITING)
 def resume(asking: Asking, serving: Serving, name: FlowName, reason: Reason, wait: Wait = 0) -> CommandAnswer:
     """Deliver again after a pause."""
     return serving.commands.give(asking, "resume", name, why=reason.why, patience=wait)
 
 
-@router.post("/{name}/stop", operation_id="stopFlow")
+@router.post("/{name}/stop", operation_id="stopFlow", dependencies=WAITING)
 def stop(asking: Asking, serving: Serving, name: FlowName, reason: Reason, wait: Wait = 0) -> CommandAnswer:
     """End the flow's worker in order; none is started before `start`."""
     return serving.commands.give(asking, "stop", name, why=reason.why, patience=wait)
 
 
-@router.post("/{name}/run", operation_id="runFlowOnce")
+@router.post("/{name}/run", operation_id="runFlowOnce", dependencies=WAITING)
 def run(asking: Asking, serving: Serving, name: FlowName, reason: Reason, wait: Wait = 0) -> CommandAnswer:
     """Run a stopped flow until nothing is left; then it is stopped again."""
     return serving.commands.give(asking, "run", name, why=reason.why, patience=wait)
 
 
-@router.post("/{name}/doctor", operation_id="examineFlow")
+@router.post("/{name}/doctor", operation_id="examineFlow", dependencies=SLOW)
 def doctor(asking: Asking, serving: Serving, name: FlowName) -> ExaminationAnswer:
     """Look at source, destinations and worker: what stands in the way, each with what mends it. Changes nothing."""
     return serving.catalog.doctor(asking, name)

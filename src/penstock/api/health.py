@@ -12,8 +12,9 @@ router = APIRouter(tags=["server"])
 
 
 @router.get("/healthz", operation_id="health")
-def health() -> HealthAnswer:
+async def health() -> HealthAnswer:
     """Whether the server answers at all."""
+    # On no thread of the pool: that all of them are busy is no reason to be ended.
     return HealthAnswer(status="ok")
 
 

@@ -3,41 +3,71 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import ClassVar
 
+from fastapi import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from penstock.api.access import Asking
 from penstock.api.problems import answer
 from penstock.errors import RequestRefused, TooManyRequests
 
 MOST_BYTES = 1 << 20
+MOST_SLOW = 24
+"""How many requests may wait for workers or sources at once, over whatever protocol: REST has 40 threads, gRPC 32 besides those
+that watch."""
 PATIENCE = 8
 """How many times too large a body may be to be read to its end before it is refused."""
 
 
 @dataclass
-class Watchers:
-    """How many requests stay open to watch, over whatever protocol, and whether they are to end."""
+class Room:
+    """Room for so many requests at once that take long; for any thread."""
 
     most: int
-    closing: bool = False
+    doing: ClassVar[str] = "wait"
     _count: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def check(self) -> None:
-        """TooManyRequests when there is no room for one more."""
-        if self._count >= self.most:
-            raise TooManyRequests(f"{self._count} requests watch already")
-
-    def join(self) -> None:
-        """One more watches."""
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """One place for the block; TooManyRequests when there is none."""
         with self._lock:
+            if self._count >= self.most:
+                raise TooManyRequests(f"{self._count} requests {self.doing} already")
             self._count += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._count -= 1
 
-    def leave(self) -> None:
-        """One has ended."""
-        with self._lock:
-            self._count -= 1
+
+@dataclass
+class Watchers(Room):
+    """How many requests stay open to watch, over whatever protocol, and whether they are to end."""
+
+    doing = "watch"
+    closing: bool = False
+
+
+# Both know the caller first: who may not ask at all takes nobody's place.
+async def slow(request: Request, _caller: Asking) -> AsyncIterator[None]:
+    """For a route that asks a source, scans a journal or waits for a worker: it keeps a thread as long, others need one too."""
+    with request.app.state.slow.taken():
+        yield
+
+
+async def waiting(request: Request, _caller: Asking) -> AsyncIterator[None]:
+    """For a route that waits only when it is told to."""
+    if not request.query_params.get("wait", "").strip("0."):
+        yield
+        return
+    with request.app.state.slow.taken():
+        yield
 
 
 class BodyLimit:

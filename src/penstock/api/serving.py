@@ -13,7 +13,7 @@ from typing import Any
 import uvicorn
 
 from penstock.api.app import Runs, create_app
-from penstock.api.limits import Watchers
+from penstock.api.limits import Room, Watchers
 from penstock.api.settings import Settings
 from penstock.control.service import Service
 from penstock.errors import ListenRefused
@@ -30,13 +30,14 @@ class Serving:
         settings: Settings,
         runs: Runs = lambda: (None, None),
         watchers: Watchers | None = None,
+        slow: Room | None = None,
     ) -> None:
         """ListenRefused when the address would let others in unguarded."""
         settings.check(tokens=service.people.need_tokens())
         self._socket = _bound(settings)
         self.settings = replace(settings, port=self._socket.getsockname()[1])
         """As it is: a port 0 has become the one that was free."""
-        self._app = create_app(service, self.settings, runs, watchers)
+        self._app = create_app(service, self.settings, runs, watchers, slow)
         config: dict[str, Any] = {
             "log_config": None,
             "access_log": False,

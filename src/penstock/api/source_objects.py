@@ -7,11 +7,11 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from penstock.api.access import Asking, Serving
-from penstock.api.flows import FlowName
+from penstock.api.flows import SLOW, FlowName
 from penstock.control.requests import PublicationSync, SlotChoice, TableAddition, TableChoice, Word
 from penstock.control.source_answers import CandidateList, PublicationAnswer, PublicationChange, SlotAnswer, SlotDropped, SlotList
 
-router = APIRouter(prefix="/v1/flows/{name}")
+router = APIRouter(prefix="/v1/flows/{name}", dependencies=SLOW)
 
 Slot = Annotated[str | None, Query(pattern=r"^[a-z0-9_]{1,63}$", description="Another slot than the flow's own.")]
 

@@ -9,13 +9,16 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from penstock.api.access import Asking, Serving
+from penstock.api.limits import Watchers
+from penstock.api.problems import answer
 from penstock.control.answers import EventPage
 from penstock.control.caller import Caller
 from penstock.control.service import MOST_EVENTS, Service
-from penstock.control.watching import LOOK, SHOWN_APART
-from penstock.errors import PenstockError
+from penstock.control.watching import ADMITTED, LOOK, SHOWN_APART
+from penstock.errors import PenstockError, TooManyRequests
 
 router = APIRouter(prefix="/v1", tags=["events"])
 
@@ -51,47 +54,60 @@ async def watch(
     seconds: Annotated[float, Query(gt=0, le=86400, description="When to end.")] = 3600,
 ) -> StreamingResponse:
     """Server-sent events: `event` for what happens to flows, and `flow` when state or progress of a named flow has changed."""
-    request.app.state.watchers.check()
     began = int(last_event) if last_event is not None else after
     if began is None:
         began = await asyncio.to_thread(serving.newest_event, asking)
     await asyncio.to_thread(serving.events, asking, flow=flow, after=began, limit=1)
-    return StreamingResponse(_stream(request, asking, serving, flow, began, seconds), media_type="text/event-stream")
+    return _Watched(request.app.state.watchers, _stream(request, asking, serving, flow, began, seconds))
+
+
+class _Watched(StreamingResponse):
+    """A stream that counts among those that watch from its first byte to its last, or says that there is no room."""
+
+    def __init__(self, watchers: Watchers, content: AsyncIterator[str]) -> None:
+        super().__init__(content, media_type="text/event-stream")
+        self._watchers = watchers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends it."""
+        try:
+            with self._watchers.taken():
+                await super().__call__(scope, receive, send)
+        except TooManyRequests as error:
+            await answer(error)(scope, receive, send)
 
 
 async def _stream(
     request: Request, asking: Caller, serving: Service, flow: str | None, after: int, seconds: float
 ) -> AsyncIterator[str]:
     watchers, loop = request.app.state.watchers, asyncio.get_running_loop()
-    ends, silent_since, last = loop.time() + seconds, loop.time(), ""
-    # Here and not before: a stream that nobody began to read would never be counted down.
-    watchers.join()
-    try:
-        yield ": penstock\n\n"
-        while loop.time() < ends and not watchers.closing and not await request.is_disconnected():
-            try:
-                page = await asyncio.to_thread(serving.events, asking, flow=flow, after=after, limit=100)
-                found = await asyncio.to_thread(serving.flows.find, asking, flow) if flow is not None else None
-            except PenstockError as error:
-                # The flow was deleted, or the ledger is away: whoever watches comes again and is told.
-                yield _event("error", error.to_data())
-                return
-            lines = [_event("event", event.model_dump(mode="json"), event.id) for event in page.events]
-            after = page.last
-            if found is not None:
-                now = found.model_dump_json(exclude=SHOWN_APART)
-                if now != last:
-                    lines.append(f"event: flow\ndata: {now}\n\n")
-                    last = now
-            if lines:
-                silent_since = loop.time()
-                yield "".join(lines)
-            elif loop.time() - silent_since > SIGN_OF_LIFE:
-                silent_since = loop.time()
-                yield ": still here\n\n"
-            await asyncio.sleep(LOOK)
-    finally:
-        watchers.leave()
+    ends, silent_since, admitted, last = loop.time() + seconds, loop.time(), loop.time(), ""
+    yield ": penstock\n\n"
+    while loop.time() < ends and not watchers.closing and not await request.is_disconnected():
+        try:
+            if loop.time() - admitted > ADMITTED:
+                await asyncio.to_thread(request.state.admit)
+                admitted = loop.time()
+            page = await asyncio.to_thread(serving.events, asking, flow=flow, after=after, limit=100)
+            found = await asyncio.to_thread(serving.flows.find, asking, flow) if flow is not None else None
+        except PenstockError as error:
+            # The flow was deleted, the token revoked, or the ledger is away: whoever watches comes again and is told.
+            yield _event("error", error.to_data())
+            return
+        lines = [_event("event", event.model_dump(mode="json"), event.id) for event in page.events]
+        after = page.last
+        if found is not None:
+            now = found.model_dump_json(exclude=SHOWN_APART)
+            if now != last:
+                lines.append(f"event: flow\ndata: {now}\n\n")
+                last = now
+        if lines:
+            silent_since = loop.time()
+            yield "".join(lines)
+        elif loop.time() - silent_since > SIGN_OF_LIFE:
+            silent_since = loop.time()
+            yield ": still here\n\n"
+        await asyncio.sleep(LOOK)
 
 
 def _event(kind: str, data: object, number: int | None = None) -> str:

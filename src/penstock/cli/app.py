@@ -21,6 +21,7 @@ from penstock.cli import (
     desired,
     doctor,
     flow,
+    history,
     publication,
     server,
     settings,
@@ -30,6 +31,7 @@ from penstock.cli import (
     token,
     worker,
 )
+from penstock.cli.connection import profile_on_line
 from penstock.cli.demo import command as demo
 from penstock.cli.screen import Screen
 from penstock.core.secret import mask
@@ -37,7 +39,7 @@ from penstock.embedded.cache import home_directory
 from penstock.errors import ConnectorUnknown, FlowInvalid, PenstockError
 
 FAILED, BAD_INPUT = 1, 2
-PROFILE = "PENSTOCK_PROFILE"
+PROFILE, SERVER = "PENSTOCK_PROFILE", "PENSTOCK_SERVER"
 CODES = "Exit codes: 0 done, 1 failed, 2 bad input or usage."
 
 app = typer.Typer(
@@ -57,6 +59,7 @@ app.command("connectors", short_help="List connectors and their options.")(conne
 app.command("config", short_help="Show every setting, and where it comes from.")(settings.config)
 desired.add_to(app)
 created.add_to(flow.app)
+history.add_to(flow.app)
 steer.add_to(flow.app)
 show.add_to(flow.app)
 app.add_typer(
@@ -142,16 +145,21 @@ def _without_profile(words: list[str]) -> tuple[list[str], str | None]:
 
 @contextmanager
 def _chosen(profile: str | None) -> Iterator[None]:
-    """Has commands use the profile as if the environment named it."""
-    before = os.environ.get(PROFILE)
+    """Has commands use the profile as if the environment named it, and neither server nor token of another."""
+    before = {name: os.environ.get(name) for name in (PROFILE, SERVER)}
     if profile is not None:
         os.environ[PROFILE] = profile
+        os.environ.pop(SERVER, None)
+    on_line = profile_on_line.set(profile is not None)
     try:
         yield
     finally:
-        if profile is not None:
-            os.environ.pop(PROFILE)
-            os.environ.update({PROFILE: before} if before is not None else {})
+        profile_on_line.reset(on_line)
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def _show_unexpected(error: Exception, debug: bool) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 NumberArgument = Annotated[int, typer.Argument(metavar="NUMBER", help="Which load.")]
 WaitOption = Annotated[bool, typer.Option("--wait", help="Show its progress until it is over.")]
 PATIENCE = 10.0
-"""Seconds after which a load that nobody has taken up is worth a line."""
+"""Seconds after which a load that nobody has taken up is worth a line, and one of a flow that has failed is not waited for."""
 ENDED = ("done", "cancelled", "failed")
 
 
@@ -75,16 +75,28 @@ def start(
 
 
 @app.command("list")
-def list_loads(flow: FlowArgument, state: StateOption = None, server: ServerOption = None, as_json: JsonOption = False) -> None:
+def list_loads(
+    flow: FlowArgument,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=500, help="How many.")] = 50,
+    before: Annotated[
+        int | None, typer.Option("--before", metavar="NUMBER", min=1, help="Older ones.", show_default=False)
+    ] = None,
+    state: StateOption = None,
+    server: ServerOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """List the flow's loads, the newest first, its first load included."""
     with control_plane(server, state) as plane:
-        found = plane.backfills(name_of(flow)[0]).backfills
+        page = plane.backfills(name_of(flow)[0], before=before, limit=limit)
+    found = page.backfills
     screen = Screen()
     if as_json:
         screen.data([one.model_dump(mode="json") for one in found])
     elif found:
         headings = ["load", "kind", "state", "tables", "read", "rows", "size", "rows/s", "left"]
         screen.table(headings, [_row(one) for one in found], right="load read rows size rows/s left")
+        if page.next is not None:
+            screen.line(f"older ones: --before {page.next}")
     else:
         screen.line("no loads")
 
@@ -150,12 +162,13 @@ def _answer(plane: ControlPlane, flow: str, number: int, wait: bool, as_json: bo
 
 
 def _watch(plane: ControlPlane, flow: str, number: int, screen: Screen, *, quiet: bool) -> BackfillAnswer:
-    """Follows a load to its end; says once that nobody has begun it."""
+    """Follows a load to its end, or until its flow has failed for good; says once that nobody has begun it."""
     from rich.live import Live
     from rich.text import Text
 
     with Live(console=screen.console, refresh_per_second=4, transient=True, auto_refresh=screen.is_terminal) as live:
         patience = time.monotonic() + PATIENCE
+        failed_since = math.inf
         while True:
             about = plane.backfill(flow, number)
             if about.state == "requested" and time.monotonic() > patience:
@@ -166,6 +179,12 @@ def _watch(plane: ControlPlane, flow: str, number: int, screen: Screen, *, quiet
             if screen.is_terminal and not quiet:
                 live.update(Text("\n".join(_bars(about))))
             if about.state in ENDED:
+                return about
+            now = plane.flow(flow)
+            failed_since = min(failed_since, time.monotonic()) if now.state == "failed" else math.inf
+            if time.monotonic() - failed_since >= PATIENCE:
+                # A server starts a worker again sooner, where that is any use.
+                Screen(sys.stderr).line(f"flow {flow} has failed, and load {number} waits: {now.reason}", "red")
                 return about
             time.sleep(0.5)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,9 @@ from penstock.embedded.cache import home_directory
 
 if TYPE_CHECKING:
     from penstock.client.plane import ControlPlane
+
+profile_on_line: ContextVar[bool] = ContextVar("profile_on_line", default=False)
+"""Whether the line names the profile: then the environment's token and authorities are another server's."""
 
 
 def _of_profile(context: typer.Context, given: str | None) -> str | None:
@@ -37,8 +41,8 @@ ServerOption = Annotated[
         "--server",
         metavar="URL",
         envvar="PENSTOCK_SERVER",
-        help="Ask this server (http, https, grpc, grpcs), with the token in PENSTOCK_TOKEN; else the profile's; else the state"
-        " directory is used.",
+        help="Ask this server (http, https, grpc, grpcs), with the token in PENSTOCK_TOKEN; else the profile's, with its own"
+        " where --profile names it; else the state directory is used.",
         show_default=False,
         callback=_of_profile,
     ),
@@ -53,11 +57,14 @@ def control_plane(server: str | None, state: Path | None) -> Iterator[ControlPla
         from penstock.client.remote import Client
 
         token, authorities = os.environ.get("PENSTOCK_TOKEN", "").strip() or None, os.environ.get("PENSTOCK_CA_FILE") or None
-        if (home_directory() / "config.yaml").is_file() and not (token and authorities):
+        alone = profile_on_line.get()
+        if (home_directory() / "config.yaml").is_file() and (alone or not (token and authorities)):
             from penstock.cli.profiles import authorities_of, of_server, token_of
 
             profile = of_server(server)
             if profile is not None:
+                # A token may be an admin's, and shown to another server it is that server's.
+                token, authorities = (None, None) if alone else (token, authorities)
                 token, authorities = token or token_of(profile), authorities or authorities_of(profile)
         plane = Client(server, token, ca_file=authorities)
     else:

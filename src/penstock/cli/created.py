@@ -73,6 +73,11 @@ def update(
     with control_plane(server, state) as plane:
         done = plane.update_flow(str(definition.get("name")), definition, etag=etag, why=why)
     _answer(done, f"revision {done.revision}: {done.applied}", as_json)
+    if (done.applied or "").startswith("reload refused"):
+        # Kept, and not what runs: a script must not take it for done.
+        remedy = f"`penstock flow reconfigure {done.name} -f {file}` restarts the worker for it; until then it runs what it had."
+        Screen(sys.stderr).line(f"  → {remedy}", "yellow")
+        raise typer.Exit(1)
 
 
 def reconfigure(
@@ -135,7 +140,8 @@ def run(
     if as_json:
         screen.data(answer.model_dump(mode="json"))
     else:
-        screen.line(f"{name}: to run once; now {answer.state}", "green")
+        words = "runs once now" if answer.state == "running" else "asked to run once; `penstock flow watch` shows it"
+        screen.line(f"{name}: {words}", "green")
 
 
 def watch(

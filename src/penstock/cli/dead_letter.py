@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli.connection import ServerOption, control_plane
-from penstock.cli.files import JsonOption, StateOption, YesOption, confirm
+from penstock.cli.files import JsonOption, StateOption, YesOption, confirm, is_there
 from penstock.cli.screen import Screen
 from penstock.core.options import format_duration
 
@@ -164,7 +164,7 @@ def _letters(plane: ControlPlane, flow: str, destination: str | None, table: str
 def _name(flow: str) -> str:
     """The flow's name: what was given, or what the file of that name says."""
     path = Path(flow)
-    if not path.exists() and re.fullmatch(r"[A-Za-z0-9_-]{1,63}", flow):
+    if not is_there(flow) and re.fullmatch(r"[A-Za-z0-9_-]{1,63}", flow):
         return flow
     from penstock.control.files import load
 

@@ -65,10 +65,18 @@ class NamedFlow:
     """The flow as it runs here, from its definition as that is now; FlowInvalid, FlowUnknown."""
 
 
+def is_there(given: str) -> bool:
+    """Whether there is a file of that path; what no file system could hold is none."""
+    try:
+        return Path(given).is_file()
+    except (OSError, ValueError):
+        return False
+
+
 def named_flow(given: str, home: Path) -> NamedFlow:
     """The flow of that file or, where there is none of that name, the one that was created under it."""
     path = Path(given)
-    if path.exists() or not re.fullmatch(r"[A-Za-z0-9_-]{1,63}", given):
+    if is_there(given) or not re.fullmatch(r"[A-Za-z0-9_-]{1,63}", given):
         return NamedFlow(path, lambda: running_flow(path))
     return NamedFlow(None, lambda: _created(given, home))
 

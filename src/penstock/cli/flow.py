@@ -147,6 +147,8 @@ def _remaining(
 ) -> None:
     for one in staying:
         screen.line(f"  {one.kind} {one.name} stays: {one.note}")
+    if remove_state and local.elsewhere is not None:
+        screen.line(f"  journal {local.elsewhere} stays: it is not here; remove it there")
     if not local:
         return
     if remove_state:
@@ -169,4 +171,5 @@ def _local_data(local: LocalState) -> dict[str, Any]:
         "journal_bytes": local.journal_bytes,
         "ledger": str(local.ledger) if local.ledger else None,
         "directories": [str(path) for path in local.directories],
+        "journal_elsewhere": local.elsewhere,
     }

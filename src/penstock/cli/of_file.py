@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from penstock.cli.connection import control_plane
-from penstock.cli.files import running_flow, state_directory
+from penstock.cli.files import is_there, running_flow, state_directory
 
 if TYPE_CHECKING:
     from penstock.client.plane import ControlPlane
@@ -93,7 +93,7 @@ class FilePlane:
 
 def is_file(flow: str) -> bool:
     """Whether a flow was given by its file: what is there, or could be no flow's name."""
-    return Path(flow).is_file() or not re.fullmatch(r"[A-Za-z0-9_-]{1,63}", flow)
+    return is_there(flow) or not re.fullmatch(r"[A-Za-z0-9_-]{1,63}", flow)
 
 
 @contextmanager

@@ -7,12 +7,13 @@ import threading
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from penstock.cli.files import StateOption, state_directory
 from penstock.cli.screen import Screen
+from penstock.cli.settings import MasterOption, PropertyOption, WireEnforceOption, WireFormatOption, heed
 from penstock.cli.stopping import stopping
 from penstock.cli.worker import Level
 from penstock.embedded.memory import few_pools, loading
@@ -67,6 +68,7 @@ DEFAULT = "127.0.0.1:8466"
 
 
 def up(
+    context: typer.Context,
     state: StateOption = None,
     listen: ListenOption = DEFAULT,
     grpc_listen: GrpcOption = None,
@@ -75,16 +77,22 @@ def up(
         Launching, typer.Option("--launcher", help="Flows in this process with one Spark, or each in its own.")
     ] = Launching.embedded,
     secret_files: SecretsOption = None,
+    spark_master: MasterOption = None,
+    spark_conf: PropertyOption = None,
+    wire_format: WireFormatOption = None,
+    wire_enforce: WireEnforceOption = False,
     level: LevelOption = Level.info,
 ) -> None:
     """Run everything on this machine in one process: APIs, ledger and the flows that are to run; Ctrl-C ends it in order.
 
     It answers on loopback within seconds; Spark comes up with the first flow. Exit codes: 0 ended as asked, 1 failed.
     """
+    heed(context, spark_master, spark_conf, wire_format, wire_enforce)
     _serve(state, Listening(listen, grpc_listen, reflection), launcher, secret_files, level)
 
 
 def server(
+    context: typer.Context,
     state: StateOption = None,
     listen: ListenOption = DEFAULT,
     grpc_listen: GrpcOption = None,
@@ -96,12 +104,17 @@ def server(
     key: KeyOption = None,
     plain: PlainOption = False,
     secret_files: SecretsOption = None,
+    spark_master: MasterOption = None,
+    spark_conf: PropertyOption = None,
+    wire_format: WireFormatOption = None,
+    wire_enforce: WireEnforceOption = False,
     level: LevelOption = Level.info,
 ) -> None:
     """Serve REST and gRPC, and run each flow in its own process; several servers may share a ledger, and one of them runs flows.
 
     An address beyond this machine needs tokens (`penstock token create`) and TLS. Exit codes: 0 ended as asked, 1 failed.
     """
+    heed(context, spark_master, spark_conf, wire_format, wire_enforce)
     listening = Listening(listen, grpc_listen, reflection, certificate, key, plain)
     _serve(state, listening, launcher, secret_files, level)
 
@@ -135,7 +148,7 @@ def _serve(state: Path | None, listening: Listening, launching: Launching, secre
     try:
         with loading():
             from penstock.api.grpc.serving import GrpcServing
-            from penstock.api.limits import Watchers
+            from penstock.api.limits import MOST_SLOW, Room, Watchers
             from penstock.api.serving import Serving
             from penstock.control.service import Service
     except ModuleNotFoundError as error:
@@ -148,13 +161,13 @@ def _serve(state: Path | None, listening: Listening, launching: Launching, secre
     settings, grpc_settings = listening.settings()
     with Service(home, [path.absolute() for path in secret_files or []], logs=True) as service:
         flows = Flows(service, home, launching)
-        watchers = Watchers(settings.most_watchers)
-        faces: list[Serving | GrpcServing] = [Serving(service, settings, flows.runs, watchers)]
+        shared: dict[str, Any] = {"runs": flows.runs, "watchers": Watchers(settings.most_watchers), "slow": Room(MOST_SLOW)}
+        faces: list[Serving | GrpcServing] = [Serving(service, settings, **shared)]
         ended = threading.Event()
         try:
             if grpc_settings is not None:
                 shown = listening.reflection
-                faces.append(GrpcServing(service, grpc_settings, reflection=shown, runs=flows.runs, watchers=watchers))
+                faces.append(GrpcServing(service, grpc_settings, reflection=shown, **shared))
             for face in faces:
                 face.start()
             where = " and ".join(face.url for face in faces)

@@ -28,6 +28,7 @@ STYLES = {
     "starting": "cyan",
     "paused": "cyan",
     "retrying": "yellow",
+    "deleting": "yellow",
     "failed": "bold red",
     "silent": "bold red",
     "gone": "bold red",
@@ -74,12 +75,16 @@ def list_flows(
 ) -> None:
     """List the flows of the state directory, or of a server."""
     from penstock.control.overview import Overview
+    from penstock.engine.places import ledger_address
 
     if server:
         list_remote(Screen(), server, labels, states or [], as_json)
         return
-    with Overview(state_directory(state)) as overview:
-        views = [overview.view(name, events=0) for name in overview.names()[:LIMIT]]
+    views: list[FlowView] = []
+    # Before the first flow there is no ledger, and to look is no reason to make one.
+    if ledger_address(state_directory(state)).exists():
+        with Overview(state_directory(state)) as overview:
+            views = [overview.view(name, events=0) for name in overview.names()[:LIMIT]]
     screen = Screen()
     if as_json:
         screen.data([view.to_data() for view in views])

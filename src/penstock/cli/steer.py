@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli.connection import ServerOption, control_plane
-from penstock.cli.files import JsonOption, StateOption, state_directory
+from penstock.cli.files import JsonOption, StateOption, is_there, state_directory
 from penstock.cli.screen import Screen
 from penstock.errors import FlowInvalid, Problem
 
@@ -38,7 +38,7 @@ def name_of(given: str) -> tuple[str, Path | None]:
     from penstock.control.files import load
 
     path = Path(given)
-    if path.suffix.lower() not in (".yaml", ".yml", ".json") and not path.is_file():
+    if path.suffix.lower() not in (".yaml", ".yml", ".json") and not is_there(given):
         return given, None
     name = load(path).raw.get("name")
     if not isinstance(name, str):

@@ -12,6 +12,7 @@ import typer
 
 from penstock.cli.files import StateOption, named_flow, state_directory
 from penstock.cli.screen import Screen
+from penstock.cli.settings import MasterOption, PropertyOption, WireEnforceOption, WireFormatOption, heed
 from penstock.cli.stopping import Running, stopping
 from penstock.core.position import parse_lsn
 from penstock.core.secret import has_reference
@@ -35,6 +36,7 @@ class Mode(StrEnum):
 
 
 def worker(
+    context: typer.Context,
     flow: Annotated[
         str,
         typer.Option("--flow", metavar="FILE|NAME", help="The flow file, or the name of a created flow.", show_default=False),
@@ -70,6 +72,10 @@ def worker(
         bool,
         typer.Option("--resolve-staging", help="Once no load is open, merge staging tables as `flow resolve-staging` does."),
     ] = False,
+    spark_master: MasterOption = None,
+    spark_conf: PropertyOption = None,
+    wire_format: WireFormatOption = None,
+    wire_enforce: WireEnforceOption = False,
     level: Annotated[Level, typer.Option("--log-level", help="How much is logged.")] = Level.info,
 ) -> None:
     """Run one flow from a file, or one that was created, until SIGTERM or Ctrl-C; SIGHUP reads its definition again.
@@ -89,6 +95,7 @@ def worker(
 
     if destination is not None and start_lsn is None:
         raise typer.BadParameter("goes with --start-lsn", param_hint="--destination")
+    heed(context, spark_master, spark_conf, wire_format, wire_enforce)
     replay = Replay(_position(start_lsn), destination) if start_lsn is not None else None
     home = state_directory(state)
     found = named_flow(flow, home)

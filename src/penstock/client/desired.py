@@ -5,6 +5,7 @@ To apply twice is to apply once. A change is made to the revision that was compa
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +16,13 @@ import yaml
 from penstock.client.plane import ControlPlane
 from penstock.control.drafts import shown
 from penstock.control.files import load
-from penstock.errors import FlowInvalid, PenstockError, Problem
+from penstock.control.lifecycle import Command
+from penstock.errors import FlowInvalid, PenstockError, Problem, RequestRefused, RevisionStale, TransitionRefused
 
 SUFFIXES = (".yaml", ".yml", ".json")
 _PAGE = 500
+_BACK: dict[str, tuple[Command, ...]] = {"running": ("start",), "paused": ("start", "pause"), "once": ("run",)}
+"""How a stopped flow comes to be wanted as it was."""
 
 
 @dataclass(frozen=True)
@@ -116,12 +120,18 @@ def apply(plane: ControlPlane, steps: Sequence[Step], *, start: bool = False, wh
 
 def export(plane: ControlPlane, directory: Path, labels: str = "") -> list[Path]:
     """Writes every created flow that fits to a file of its name, and returns the files."""
-    directory.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
-    for name, _ in _created(plane, labels):
-        path = directory / f"{name}.yaml"
-        path.write_text(yaml.safe_dump(plane.flow(name).definition, sort_keys=False, allow_unicode=True))
-        written.append(path)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, _ in _created(plane, labels):
+            path = directory / f"{name}.yaml"
+            path.write_text(yaml.safe_dump(plane.flow(name).definition, sort_keys=False, allow_unicode=True))
+            written.append(path)
+    except OSError as error:
+        raise RequestRefused(
+            f"flows cannot be written to {directory}: {error.strerror}",
+            remedy="Name a directory that may be written; one that is not there is made.",
+        ) from error
     return written
 
 
@@ -161,10 +171,30 @@ def _do(plane: ControlPlane, step: Step, start: bool, why: str | None) -> str:
         done = plane.update_flow(step.flow, step.definition, etag=step.etag, why=why)
         return f"updated: {done.applied}"
     if step.kind == "delete":
-        plane.command("stop", step.flow, why=why, wait=60)
-        plane.delete_flow(step.flow, etag=step.etag, why=why)
+        _delete(plane, step, why)
         return "deleted"
     return "as it is"
+
+
+def _delete(plane: ControlPlane, step: Step, why: str | None) -> None:
+    """Stops and deletes the flow; one of which nothing has gone is wanted as it was, one whose deletion has begun stays so."""
+    before = plane.flow(step.flow)
+    if before.etag != step.etag:
+        raise RevisionStale(f"flow {step.flow} was changed by {before.updated_by} meanwhile, and is not deleted", flow=step.flow)
+    stopped = plane.command("stop", step.flow, why=why, wait=60)
+    try:
+        if not stopped.settled:
+            raise TransitionRefused(
+                f"the worker of flow {step.flow} has not ended in time, and the flow is not deleted",
+                remedy="`penstock flow show` says what holds it; then apply again.",
+                flow=step.flow,
+            )
+        plane.delete_flow(step.flow, etag=step.etag, why=why)
+    except PenstockError:
+        with contextlib.suppress(PenstockError):
+            for command in _BACK.get(before.wished, ()):
+                plane.command(command, step.flow, why="it was not deleted")
+        raise
 
 
 def _created(plane: ControlPlane, labels: str) -> Iterator[tuple[str, str]]:

@@ -8,7 +8,6 @@ from typing import Any, Literal, Self
 
 from penstock.control.answers import (
     AuditPage,
-    CheckpointList,
     CommandAnswer,
     ConnectorAnswer,
     ConnectorList,
@@ -29,6 +28,7 @@ from penstock.control.answers import (
 )
 from penstock.control.backfill_service import BackfillCommand
 from penstock.control.caller import Caller
+from penstock.control.history_answers import CheckpointList, SchemaList
 from penstock.control.lifecycle import Command, operator
 from penstock.control.requests import (
     BackfillStart,
@@ -138,9 +138,13 @@ class LocalPlane:
         """The flow's definitions, the newest first."""
         return self._service.flows.revisions(self._caller, name, limit)
 
-    def checkpoints(self, name: str) -> CheckpointList:
-        """How far each destination has come."""
-        return self._service.flows.checkpoints(self._caller, name)
+    def checkpoints(self, name: str, *, destination: str | None = None, limit: int = 0) -> CheckpointList:
+        """How far each destination has come, and the newest epochs that brought it there."""
+        return self._service.histories.checkpoints(self._caller, name, destination=destination, limit=limit)
+
+    def schemas(self, name: str, *, table: str | None = None, at: str | None = None) -> SchemaList:
+        """Versions of the flow's tables, or those in force at a position."""
+        return self._service.histories.schemas(self._caller, name, table=table, at=at)
 
     def doctor(self, name: str) -> ExaminationAnswer:
         """What stands in the way of the flow."""
@@ -185,9 +189,9 @@ class LocalPlane:
         asked = BackfillStart(tables=list(tables), where=where, destinations=list(destinations))
         return self._service.backfills.start(self._caller, flow, asked)
 
-    def backfills(self, flow: str) -> BackfillList:
-        """The flow's backfills, the newest first."""
-        return self._service.backfills.all(self._caller, flow)
+    def backfills(self, flow: str, *, before: int | None = None, limit: int = 100) -> BackfillList:
+        """A page of the flow's backfills, the newest first."""
+        return self._service.backfills.page(self._caller, flow, before=before, limit=limit)
 
     def backfill(self, flow: str, number: int) -> BackfillAnswer:
         """One backfill with each of its tables."""

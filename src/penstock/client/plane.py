@@ -7,7 +7,6 @@ from typing import Any, Literal, Protocol
 
 from penstock.control.answers import (
     AuditPage,
-    CheckpointList,
     CommandAnswer,
     ConnectorAnswer,
     ConnectorList,
@@ -27,6 +26,7 @@ from penstock.control.answers import (
     ValidationAnswer,
 )
 from penstock.control.backfill_service import BackfillCommand
+from penstock.control.history_answers import CheckpointList, SchemaList
 from penstock.control.lifecycle import Command
 from penstock.control.requests import LetterChoice
 from penstock.control.source_answers import (
@@ -92,8 +92,11 @@ class ControlPlane(Protocol):
     def revisions(self, name: str, limit: int = 20) -> RevisionList:
         """The flow's definitions, the newest first."""
 
-    def checkpoints(self, name: str) -> CheckpointList:
-        """How far each destination has come."""
+    def checkpoints(self, name: str, *, destination: str | None = None, limit: int = 0) -> CheckpointList:
+        """How far each destination has come, and the newest epochs that brought it there."""
+
+    def schemas(self, name: str, *, table: str | None = None, at: str | None = None) -> SchemaList:
+        """Versions of the flow's tables, or those in force at a position."""
 
     def doctor(self, name: str) -> ExaminationAnswer:
         """What stands in the way of the flow."""
@@ -128,8 +131,8 @@ class ControlPlane(Protocol):
     ) -> BackfillAnswer:
         """Asks for tables to be read again while the flow streams."""
 
-    def backfills(self, flow: str) -> BackfillList:
-        """The flow's backfills, the newest first."""
+    def backfills(self, flow: str, *, before: int | None = None, limit: int = 100) -> BackfillList:
+        """A page of the flow's backfills, the newest first."""
 
     def backfill(self, flow: str, number: int) -> BackfillAnswer:
         """One backfill with each of its tables."""

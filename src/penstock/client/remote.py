@@ -9,7 +9,6 @@ from penstock.client.transport import transport_to
 from penstock.control.answers import (
     Answer,
     AuditPage,
-    CheckpointList,
     CommandAnswer,
     ConnectorAnswer,
     ConnectorList,
@@ -29,6 +28,7 @@ from penstock.control.answers import (
     ValidationAnswer,
 )
 from penstock.control.backfill_service import BackfillCommand
+from penstock.control.history_answers import CheckpointList, SchemaList
 from penstock.control.lifecycle import Command
 from penstock.control.requests import LetterChoice
 from penstock.control.source_answers import (
@@ -128,9 +128,13 @@ class Client:
         """The flow's definitions, the newest first."""
         return self._ask(RevisionList, "Flows.ListRevisions", name=name, limit=limit)
 
-    def checkpoints(self, name: str) -> CheckpointList:
-        """How far each destination has come."""
-        return self._ask(CheckpointList, "Flows.ListCheckpoints", name=name)
+    def checkpoints(self, name: str, *, destination: str | None = None, limit: int = 0) -> CheckpointList:
+        """How far each destination has come, and the newest epochs that brought it there."""
+        return self._ask(CheckpointList, "Flows.ListCheckpoints", name=name, destination=destination, limit=limit)
+
+    def schemas(self, name: str, *, table: str | None = None, at: str | None = None) -> SchemaList:
+        """Versions of the flow's tables, or those in force at a position."""
+        return self._ask(SchemaList, "Flows.ListSchemas", name=name, table=table, at=at)
 
     def doctor(self, name: str) -> ExaminationAnswer:
         """What stands in the way of the flow."""
@@ -190,9 +194,9 @@ class Client:
         chosen = {"tables": list(tables), "where": where, "destinations": list(destinations)}
         return self._ask(BackfillAnswer, "Backfills.Start", flow=flow, **chosen)
 
-    def backfills(self, flow: str) -> BackfillList:
-        """The flow's backfills, the newest first."""
-        return self._ask(BackfillList, "Backfills.List", name=flow)
+    def backfills(self, flow: str, *, before: int | None = None, limit: int = 100) -> BackfillList:
+        """A page of the flow's backfills, the newest first."""
+        return self._ask(BackfillList, "Backfills.List", name=flow, before=before, limit=limit)
 
     def backfill(self, flow: str, number: int) -> BackfillAnswer:
         """One backfill with each of its tables."""

@@ -59,7 +59,7 @@ class FlowSummary(Answer):
     name: str
     state: str
     """created, starting, running, paused, stopped or failed; silent when its worker gives no sign of life, gone when it ended
-    without a word."""
+    without a word; deleting until all of it is gone."""
     health: Health | None
     """How it goes; null while it is not meant to run."""
     reason: str | None
@@ -180,21 +180,6 @@ class CommandAnswer(Answer):
     """Whether it has come true; if not, it is under way, or nobody is there to do it."""
 
 
-class CheckpointAnswer(Answer):
-    """How far a destination has come."""
-
-    destination: str
-    position: str
-    removed: bool
-    """Whether the flow has this destination no longer."""
-
-
-class CheckpointList(Answer):
-    """The checkpoints of a flow."""
-
-    checkpoints: list[CheckpointAnswer]
-
-
 class LetterAnswer(Answer):
     """A change that was set aside."""
 
@@ -203,6 +188,7 @@ class LetterAnswer(Answer):
     table_schema: str
     table: str
     key: dict[str, Any] | None
+    """None where there is none, and for who may only look at flows."""
     op: str
     position: str
     ordinal: int

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import datetime as dt
+from typing import Any, Literal
 
 from penstock.control.backfills import LoadDesk
 from penstock.control.caller import Caller
-from penstock.control.flows import moment
 from penstock.control.premises import Premises
 from penstock.control.requests import BackfillStart
 from penstock.control.source_answers import BackfillAnswer, BackfillList, BackfillSummary
 from penstock.errors import FlowUnknown
 from penstock.ledger.loads import Load
 
+MOST = 500
 BackfillCommand = Literal["pause", "resume", "cancel"]
 
 _WISHES: dict[BackfillCommand, str] = {"pause": "paused", "resume": "running", "cancel": "cancelled"}
@@ -31,22 +32,25 @@ class Backfills:
             desk = self._desk(flow, caller)
             number = desk.ask(asked.tables, where=asked.where, destinations=asked.destinations)
             detail.text = f"load {number} of {', '.join(asked.tables)}"
-        return self._answer(desk, desk.find(number)[0])
+        return self._answer(desk, desk.find(number))
 
-    def all(self, caller: Caller, flow: str) -> BackfillList:
-        """The flow's loads, the newest first. FlowUnknown."""
+    def page(self, caller: Caller, flow: str, *, before: int | None = None, limit: int = 100) -> BackfillList:
+        """The flow's newest loads with numbers below that one, the newest first. FlowUnknown."""
         caller.require("viewer")
         if not self._has_run(flow):
             return BackfillList(backfills=[])
+        limit = max(1, min(limit, MOST))
         desk = self._desk(flow, caller)
-        found = [self._answer(desk, load).model_dump(exclude={"tables"}) for load in desk.find()]
-        return BackfillList(backfills=[BackfillSummary.model_validate(one) for one in found])
+        found = desk.page(before, limit + 1)
+        shown = [_timed(one) for one in desk.summaries(found[:limit])]
+        following = found[limit - 1].id if len(found) > limit else None
+        return BackfillList(backfills=[BackfillSummary.model_validate(one) for one in shown], next=following)
 
     def find(self, caller: Caller, flow: str, number: int) -> BackfillAnswer:
         """One load with each of its tables. FlowUnknown, LoadMissing."""
         caller.require("viewer")
         desk = self._desk(flow, caller)
-        return self._answer(desk, desk.find(number)[0])
+        return self._answer(desk, desk.find(number))
 
     def wish(self, caller: Caller, command: BackfillCommand, flow: str, number: int) -> BackfillAnswer:
         """Pauses, resumes or cancels a load. FlowUnknown, LoadMissing."""
@@ -68,4 +72,8 @@ class Backfills:
         return ledger.identity(flow) is not None
 
     def _answer(self, desk: LoadDesk, load: Load) -> BackfillAnswer:
-        return BackfillAnswer.model_validate({**desk.describe(load), "asked_at": moment(load.created_at)})
+        return BackfillAnswer.model_validate(_timed(desk.describe(load)))
+
+
+def _timed(about: dict[str, Any]) -> dict[str, Any]:
+    return {**about, "asked_at": dt.datetime.fromtimestamp(about["asked_at"], dt.UTC)}

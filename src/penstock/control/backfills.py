@@ -12,7 +12,8 @@ from penstock.engine.places import ledger_address
 from penstock.errors import LoadMissing
 from penstock.ledger.leases import Holder, Leases
 from penstock.ledger.ledger import Ledger
-from penstock.ledger.loads import Load, LoadChunk
+from penstock.ledger.load_sums import Sums
+from penstock.ledger.loads import Load
 
 
 class LoadDesk:
@@ -78,73 +79,81 @@ class LoadDesk:
             leases.close()
         return False
 
-    def find(self, number: int | None = None) -> list[Load]:
-        """The flow's loads, the newest first, or the one of that number."""
+    def page(self, before: int | None, limit: int) -> list[Load]:
+        """The flow's newest loads with numbers below that one, the newest first."""
         assert self._ledger is not None
-        found = [load for load in reversed(self._ledger.loads.all(self._flow)) if number is None or load.id == number]
-        if number is not None and not found:
+        return self._ledger.loads.page(self._flow, before, limit)
+
+    def find(self, number: int) -> Load:
+        """The load of that number. LoadMissing."""
+        assert self._ledger is not None
+        found = self._ledger.loads.find(self._flow, number)
+        if found is None:
             raise LoadMissing(f"flow {self._flow} has no load {number}", flow=self._flow)
         return found
 
     def wish(self, number: int, wish: str) -> Load:
         """Pauses, resumes or cancels a load; LoadMissing when there is none of that number that is not over."""
         assert self._ledger is not None
-        (before,) = self.find(number)
+        before = self.find(number)
         if not self._ledger.loads.wish(self._flow, number, wish):
             how = "over" if before.is_over else "cancelled, for good"
             raise LoadMissing(f"load {number} of flow {self._flow} is {how}", remedy="Ask for a new one.", flow=self._flow)
-        return self.find(number)[0]
+        return self.find(number)
+
+    def summaries(self, loads: Sequence[Load]) -> list[dict[str, Any]]:
+        """Loads as plain data, with how far each has come."""
+        assert self._ledger is not None
+        sums = self._ledger.load_sums.of([load.id for load in loads])
+        return [_summary(load, sums[load.id]) for load in loads]
 
     def describe(self, load: Load) -> dict[str, Any]:
         """A load as plain data, with how far it has come, table by table."""
         assert self._ledger is not None
-        chunks = self._ledger.loads.chunks(load.id, over=load.is_over)
-        delivered = self._ledger.loads.delivered(load.id)
+        found = self._ledger.load_sums.by_table(load.id)
         entries = [e for e in self._ledger.loads.entries(self._flow) if e.load == load.id]
-        tables = []
-        for name in dict.fromkeys((c.schema, c.table) for c in chunks):
-            mine = [c for c in chunks if (c.schema, c.table) == name]
-            states = {e.destination: e.state for e in entries if (e.schema, e.table) == name}
-            tables.append({"table": ".".join(name), **_progress(mine, delivered), "state": states})
-        return {
-            "id": load.id,
-            "kind": load.kind,
-            "state": load.state if load.is_over or load.wish == "running" else load.wish,
-            "reason": load.reason,
-            "asked_by": load.who,
-            "asked_at": load.created_at / 1e6,
-            "spec": dict(load.spec),
-            **_progress(chunks, delivered),
-            **_pace(load, chunks),
-            "table_count": len(tables),
-            "tables": tables,
-        }
+        states: dict[tuple[str, str], dict[str, str]] = {}
+        for e in entries:
+            states.setdefault((e.schema, e.table), {})[e.destination] = e.state
+        tables = [{"table": ".".join(name), **_progress(s), "state": states.get(name, {})} for name, s in found.items()]
+        return {**self.summaries([load])[0], "tables": tables}
 
 
-def _progress(chunks: Sequence[LoadChunk], delivered: dict[str, set[int]]) -> dict[str, Any]:
-    read = [c for c in chunks if c.state != "planned"]
-    expected = sum(c.bytes for c in chunks)
-    done = sum(c.bytes for c in read)
-    ids = {c.id for c in chunks}
+def _summary(load: Load, sums: Sums) -> dict[str, Any]:
     return {
-        "chunks": len(chunks),
-        "read": len(read),
-        "rows": sum(c.rows for c in read),
-        "bytes": done,
-        "percent": round(100 * done / expected, 1) if expected else 100.0 if chunks and len(read) == len(chunks) else 0.0,
-        "delivered": {name: len(ids & had) for name, had in sorted(delivered.items())},
+        "id": load.id,
+        "kind": load.kind,
+        "state": load.state if load.is_over or load.wish == "running" else load.wish,
+        "reason": load.reason,
+        "asked_by": load.who,
+        "asked_at": load.created_at / 1e6,
+        "spec": dict(load.spec),
+        **_progress(sums),
+        **_pace(load, sums),
+        "table_count": sums.tables,
     }
 
 
-def _pace(load: Load, chunks: Sequence[LoadChunk]) -> dict[str, Any]:
+def _progress(sums: Sums) -> dict[str, Any]:
+    all_read = 100.0 if sums.chunks and sums.read == sums.chunks else 0.0
+    return {
+        "chunks": sums.chunks,
+        "read": sums.read,
+        "rows": sums.rows,
+        "bytes": sums.bytes,
+        "percent": round(100 * sums.bytes / sums.expected, 1) if sums.expected else all_read,
+        "delivered": dict(sums.delivered),
+    }
+
+
+def _pace(load: Load, sums: Sums) -> dict[str, Any]:
     """Rows and bytes a second since the load was asked for, and how long the rest will take at that pace."""
-    read = [c for c in chunks if c.state != "planned" and c.read_at]
-    end = max((c.read_at for c in read), default=load.created_at) / 1e6
-    seconds = max(0.001, (end if load.is_over or len(read) == len(chunks) else time.time()) - load.created_at / 1e6)
-    done, left = sum(c.bytes for c in read), sum(c.bytes for c in chunks if c.state == "planned")
+    end = (sums.read_at or load.created_at) / 1e6
+    seconds = max(0.001, (end if load.is_over or sums.read == sums.chunks else time.time()) - load.created_at / 1e6)
+    done, left = sums.bytes, sums.expected - sums.bytes
     return {
         "seconds": round(seconds, 1),
-        "rows_per_second": round(sum(c.rows for c in read) / seconds),
+        "rows_per_second": round(sums.rows / seconds),
         "bytes_per_second": round(done / seconds),
         "seconds_left": round(left / (done / seconds), 1) if done and left and not load.is_over else 0.0 if not left else None,
     }

@@ -18,7 +18,11 @@ class Caller:
     name: str
     role: Role
 
+    def may(self, role: Role) -> bool:
+        """Whether the caller may do what that role may."""
+        return _ORDER.index(self.role) >= _ORDER.index(role)
+
     def require(self, role: Role) -> None:
         """AccessDenied unless the caller may do what that role may."""
-        if _ORDER.index(self.role) < _ORDER.index(role):
+        if not self.may(role):
             raise AccessDenied(f"{self.name} is {self.role}, and this needs {role}")

@@ -19,7 +19,7 @@ from penstock.control.caller import Caller
 from penstock.control.checks import Group, examine
 from penstock.control.drafts import examine_definition
 from penstock.control.premises import Premises
-from penstock.control.stored import stored_flow
+from penstock.control.stored import placed, stored_flow
 from penstock.core.card import Card, Kind
 from penstock.core.connectors import ROOMS, cards, find
 
@@ -55,7 +55,8 @@ class Catalog:
     def doctor(self, caller: Caller, flow: str) -> ExaminationAnswer:
         """What stands in the way of a flow that was created here. FlowUnknown, FlowInvalid."""
         with self._premises.door(caller, "flow.doctor", flow, "operator"):
-            groups = list(examine(stored_flow(self._premises.ledger, flow), self._premises.state))
+            ledger = self._premises.ledger
+            groups = list(examine(placed(ledger, stored_flow(ledger, flow)), self._premises.state))
         return ExaminationAnswer(flow=flow, ok=all(g.ok for g in groups), groups=[finding_group(g) for g in groups])
 
 

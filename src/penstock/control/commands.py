@@ -40,7 +40,7 @@ class Commands:
             by=answer.wish.who or None,
             why=answer.wish.why,
             changed=answer.changed,
-            state=state_of(entry.state, entry.lease) if entry is not None else "new",
+            state=state_of(entry.state, entry.lease, entry.deleting) if entry is not None else "new",
             reason=mask(entry.reason) if entry is not None and entry.reason else None,
             worker=answer.holder,
             settled=answer.settled,

@@ -12,8 +12,6 @@ from typing import Any
 
 from penstock.control.answers import (
     AcknowledgementAnswer,
-    CheckpointAnswer,
-    CheckpointList,
     DestinationAnswer,
     EventAnswer,
     FlowAnswer,
@@ -28,18 +26,17 @@ from penstock.control.cleanup import Cleanup
 from penstock.control.drafts import draft, shown
 from penstock.control.health import health
 from penstock.control.lifecycle import reload_worker, worker_of
-from penstock.control.overview import Overview, current, state_of
+from penstock.control.overview import Overview, current, reason_of, state_of
 from penstock.control.premises import Premises
 from penstock.control.reconfiguring import Reconfiguring
 from penstock.control.requests import CleanupRequest, FlowCreation, FlowUpdate
-from penstock.control.stored import stored_flow
+from penstock.control.stored import placed, stored_flow
 from penstock.control.upkeep_answers import CleanupAnswer, ServerObject
 from penstock.core.flow import Flow
-from penstock.core.position import format_lsn
 from penstock.core.secret import mask
 from penstock.engine import picture
 from penstock.errors import FlowChanged, FlowInvalid, FlowUnknown, RequestRefused, TransitionRefused
-from penstock.ledger.definitions import CreationKey, Stored
+from penstock.ledger.definitions import CreationKey, Stored, refuse_unless_stopped
 from penstock.ledger.lifecycle import Event, Wish
 from penstock.ledger.register import Entry, Selector
 
@@ -93,22 +90,31 @@ class Flows:
     ) -> list[str]:
         """Removes a flow that does not run, with its journal and, by `cleanup`, what it made on the server, which is named.
 
-        TransitionRefused or FlowRunning while it is meant to run or does, FlowUnknown, RevisionStale.
+        TransitionRefused or FlowRunning while it is meant to run or does, FlowUnknown, RevisionStale: then nothing has changed.
+        Any other error leaves a flow that is being deleted: it is not run nor changed again, and the next deletion goes on.
         """
         with self._premises.door(caller, "flow.delete", name, "admin") as detail:
             stored, entry = self._stored(name), self._entry(name)
-            self._premises.ledger.definitions.match(stored, etag)
-            self._refuse_unless_stopped(name, "deleted")
-            flow = self._resolved(name) if cleanup and entry.generation else _bare(stored)
-            # With the lease in hand nobody begins to run it meanwhile.
+            definitions = self._premises.ledger.definitions
+            definitions.match(stored, etag)
+            refuse_unless_stopped(name, entry.wish, "deleted")
+            # A flow that no worker ever had has made nothing.
+            made = cleanup and bool(entry.generation)
+            flow = self._resolved(name) if made else placed(self._premises.ledger, _bare(stored))
             with Cleanup(flow, self._premises.state) as work:
-                # A flow that no worker ever had has made nothing.
-                removed = work.run(remove_state=False) if cleanup and entry.generation else []
-                work.remove_state()
+                if made:
+                    # What stands in the way is better found while there is a way back.
+                    work.look()
+                assert work.generation is not None
+                definitions.begin_delete(name, work.generation, caller.name, etag)
+                removed = work.run(remove_state=False) if made else []
+                elsewhere = work.remove_state().elsewhere
+                stays = f"the journal stays in {elsewhere}" if elsewhere is not None else None
                 self._premises.ledger.forget(name)
-                self._premises.ledger.definitions.delete(name, caller.name, why, etag)
+                definitions.delete(name, caller.name, "; ".join(filter(None, (why, stays))) or None)
             names = [f"{one.kind} {one.name}" for one in removed]
-            detail.text = f"removed {', '.join(names)}" if names else None
+            words = [f"removed {', '.join(names)}"] if names else []
+            detail.text = "; ".join([*words, *filter(None, [stays])]) or None
             return names
 
     def cleanup(self, caller: Caller, name: str, asked: CleanupRequest) -> CleanupAnswer:
@@ -118,16 +124,19 @@ class Flows:
         """
         with self._premises.door(caller, "flow.cleanup", name, "admin") as detail:
             self._stored(name)
-            self._refuse_unless_stopped(name, "cleaned up")
+            refuse_unless_stopped(name, self._entry(name).wish, "cleaned up")
             with Cleanup(self._resolved(name), self._premises.state) as work:
                 found, local = work.look()
                 removed = work.run(remove_state=asked.remove_state)
             names = [f"{one.kind} {one.name}" for one in removed]
             detail.text = f"removed {', '.join(names)}" if names else None
+        stays = [ServerObject(kind=one.kind, name=one.name, why=one.note) for one in found if not one.made]
+        if asked.remove_state and local.elsewhere is not None:
+            stays.append(ServerObject(kind="journal", name=local.elsewhere, why="it is not here; remove it there"))
         return CleanupAnswer(
             flow=name,
             removed=[ServerObject(kind=one.kind, name=one.name, why=None) for one in removed],
-            stays=[ServerObject(kind=one.kind, name=one.name, why=one.note) for one in found if not one.made],
+            stays=stays,
             state_removed=asked.remove_state and bool(local),
         )
 
@@ -172,17 +181,6 @@ class Flows:
             ]
         )
 
-    def checkpoints(self, caller: Caller, name: str) -> CheckpointList:
-        """How far each destination has come, those that were removed included. FlowUnknown."""
-        caller.require("viewer")
-        self._entry(name)
-        ledger = self._premises.ledger
-        here = [(n, p, False) for n, p in ledger.checkpoints(name).items()]
-        gone = [(n, p, True) for n, p in ledger.removed(name).items()]
-        return CheckpointList(
-            checkpoints=[CheckpointAnswer(destination=n, position=format_lsn(p), removed=r) for n, p, r in (*here, *gone)]
-        )
-
     def _change(self, caller: Caller, name: str, update: FlowUpdate, etag: str | None) -> Callable[[], bool]:
         """What keeps the new definition, and says whether it is another; all that can be refused before is."""
         made = draft(update.definition, self._premises.secret_files)
@@ -207,11 +205,6 @@ class Flows:
             )
         return found
 
-    def _refuse_unless_stopped(self, name: str, participle: str) -> None:
-        if self._entry(name).wish.state != "stopped":
-            remedy = f"`penstock flow stop` it first; then it can be {participle}."
-            raise TransitionRefused(f"flow {name} is not stopped", remedy=remedy, flow=name)
-
     def _entry(self, name: str) -> Entry:
         entry = self._premises.ledger.register.find(name)
         if entry is None:
@@ -220,7 +213,7 @@ class Flows:
 
     def _resolved(self, name: str) -> Flow:
         try:
-            return stored_flow(self._premises.ledger, name)
+            return placed(self._premises.ledger, stored_flow(self._premises.ledger, name))
         except FlowInvalid as error:
             error.remedy = "Mend that, so that its slot can be removed; or delete it with cleanup off, and the slot by hand."
             raise
@@ -240,11 +233,16 @@ class Flows:
         """What a running worker makes of the new definition."""
         if worker_of(self._premises.leases, name) is None:
             return "counts from the next start"
-        event = reload_worker(self._premises.ledger, self._premises.leases, name, caller.name, RELOAD_PATIENCE)
+        try:
+            event = reload_worker(self._premises.ledger, self._premises.leases, name, caller.name, RELOAD_PATIENCE)
+        except TransitionRefused:
+            # It has ended since.
+            return "counts from the next start"
         return f"{event.event}: {event.why}" if event is not None else "the worker has not answered yet"
 
     def _summary(self, entry: Entry) -> dict[str, Any]:
-        state = state_of(entry.state, entry.lease)
+        state = state_of(entry.state, entry.lease, entry.deleting)
+        reason = reason_of(entry.reason, entry.deleting)
         alive = entry.lease is not None and not entry.lease.looks_over()
         # A flow that nobody runs has no picture that counts, and most of a long list are such.
         now = picture.read(self._premises.state / "run" / entry.name) if alive else None
@@ -254,7 +252,7 @@ class Flows:
             "name": entry.name,
             "state": state,
             "health": health(state, entry.wish.state, there),
-            "reason": mask(entry.reason) if entry.reason else None,
+            "reason": mask(reason) if reason else None,
             "wished": entry.wish.state,
             "wished_by": entry.wish.who or None,
             "wished_at": moment(entry.wish.at) if entry.wish.at else None,
@@ -267,7 +265,7 @@ class Flows:
     def _answer(self, name: str) -> FlowAnswer:
         premises = self._premises
         entry, stored = self._entry(name), premises.ledger.definitions.find(name)
-        definition = _bare(stored) if stored is not None else None
+        definition = placed(premises.ledger, _bare(stored)) if stored is not None else None
         view = Overview(premises.state, opened=(premises.ledger, premises.leases)).view(name, definition, events=20)
         data = view.to_data()
         data["destinations"] = [{**d, "error": shown(d["error"])} for d in data["destinations"]]
@@ -317,7 +315,7 @@ def parse_selectors(text: str) -> list[Selector]:
 
 
 def _bare(stored: Stored) -> Flow:
-    """The flow with its references as they stand."""
+    """The flow with its references as they stand, also where its journal is to be."""
     return Flow.model_validate(stored.definition)
 
 

@@ -32,14 +32,16 @@ class Letters:
         after: int = 0,
         limit: int = 100,
     ) -> LetterPage:
-        """The first letters after a number that fit."""
+        """The first letters after a number that fit; without their keys for who may only look."""
         caller.require("viewer")
         limit = max(1, min(limit, MOST))
         desk = self._desk(flow)
         found = sorted(desk.find(Chosen((), destination, table)), key=lambda letter: letter.id) if desk is not None else []
         rest = [letter for letter in found if letter.id > after]
         following = rest[limit - 1].id if len(rest) > limit else None
-        return LetterPage(letters=[LetterAnswer.model_validate(_data(x)) for x in rest[:limit]], next=following)
+        # A key is data too: a mail address, an account's number.
+        hidden = {} if caller.may("operator") else {"key": None}
+        return LetterPage(letters=[LetterAnswer.model_validate({**_data(x), **hidden}) for x in rest[:limit]], next=following)
 
     def find(self, caller: Caller, flow: str, number: int) -> LetterWhole:
         """A letter with its change, values included. LetterMissing."""

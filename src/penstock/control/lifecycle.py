@@ -88,12 +88,20 @@ def ask_worker(
 ) -> Answer:
     """The same in an open ledger, for somebody."""
     wish, changed = ledger.lifecycle.ask(command, flow, who, why, known=known)
+    settled, lease = wait_for(ledger, leases, command, flow, wish, patience)
+    return Answer(flow, wish, changed, str(lease.holder) if lease is not None else None, settled)
+
+
+def wait_for(
+    ledger: Ledger, leases: Leases, command: Command, flow: str, wish: Wish, patience: float
+) -> tuple[bool, Lease | None]:
+    """Whether what a command has wished has come true by then, and who runs the flow."""
     deadline = time.monotonic() + patience
     while True:
         lease = worker_of(leases, flow)
         settled = _has_settled(ledger, leases, command, flow, lease, wish)
         if settled is not None or time.monotonic() > deadline:
-            return Answer(flow, wish, changed, str(lease.holder) if lease is not None else None, bool(settled))
+            return bool(settled), lease
         time.sleep(0.05)
 
 
@@ -135,19 +143,28 @@ def reload(flow: str, state: Path, patience: float = 60.0) -> Event | None:
 def reload_worker(ledger: Ledger, leases: Leases, flow: str, who: str, patience: float = 60.0) -> Event | None:
     """The same in an open ledger, for somebody."""
     if worker_of(leases, flow) is None:
-        raise TransitionRefused(
-            f"no worker runs flow {flow}",
-            remedy="Nothing to do: a worker that is started reads the file as it is.",
-            flow=flow,
-        )
-    asked = ledger.lifecycle.ask_reload(flow, who)
+        raise _nobody_to_reload(flow)
+    asked, question = ledger.lifecycle.ask_reload(flow, who)
     deadline = time.monotonic() + patience
     while time.monotonic() < deadline:
+        is_gone = worker_of(leases, flow) is None
         for event in ledger.lifecycle.events(flow, 20, asked):
-            if event.event in ("reloaded", "reload refused"):
+            # One that somebody asked for before, or a signal, may have read another definition than this one is about.
+            if event.event in ("reloaded", "reload refused") and event.answers is not None and event.answers >= question:
                 return event
+        if is_gone:
+            # It has ended without an answer, and the next one reads the definition when it starts.
+            raise _nobody_to_reload(flow)
         time.sleep(0.05)
     return None
+
+
+def _nobody_to_reload(flow: str) -> TransitionRefused:
+    return TransitionRefused(
+        f"no worker runs flow {flow}",
+        remedy="Nothing to do: a worker that is started reads the file as it is.",
+        flow=flow,
+    )
 
 
 def existing_ledger(flow: str, state: Path) -> LedgerAddress:

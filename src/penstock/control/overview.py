@@ -6,7 +6,6 @@ shown from ledger and journal alone.
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,11 @@ from penstock.core.position import format_lsn
 from penstock.engine import picture
 from penstock.engine.acknowledgement import Verdict, explain
 from penstock.engine.places import journal_directory
-from penstock.errors import FlowUnknown, JournalError
-from penstock.journal.reader import JournalTail, journal_mark
+from penstock.errors import FlowUnknown
+from penstock.journal.reader import journal_mark
 from penstock.journal.retention import journal_size, oldest_position
 from penstock.journal.segment import segment_numbers
+from penstock.journal.waiting import age_after
 from penstock.ledger.flows import KnownFlow
 from penstock.ledger.leases import Lease, Leases
 from penstock.ledger.ledger import Ledger
@@ -77,7 +77,7 @@ class FlowView:
     name: str
     state: str
     """created, running, paused, stopped, failed; new when nobody has created it nor run it, starting while a worker begins;
-    silent when its worker gives no sign of life, gone when it ended without a word."""
+    silent when its worker gives no sign of life, gone when it ended without a word; deleting until all of it is gone."""
     reason: str | None
     wish: Wish
     lease: Lease | None
@@ -170,8 +170,8 @@ class Overview:
         views = tuple(replace(v, quarantined=tuple(row for row in rows if row.destination == v.name)) for v in views)
         return FlowView(
             name=name,
-            state=state_of(known.state if known is not None else None, lease),
-            reason=known.reason if known is not None else None,
+            state=state_of(known.state, lease, known.deleting) if known is not None else state_of(None, lease),
+            reason=reason_of(known.reason, known.deleting) if known is not None else None,
             wish=self._ledger.lifecycle.wish(name),
             lease=lease if alive else None,
             journal=journal,
@@ -212,17 +212,7 @@ def current(now: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _age(journal: Path, position: int | None) -> float | None:
-    """Seconds since the oldest change after the position became durable; 0 when there is none."""
-    if position is None:
-        return None
-    tail = JournalTail(journal, position)
-    try:
-        found = tail.read(1 << 16)
-    except (JournalError, OSError):
-        return None
-    finally:
-        tail.close()
-    return max(0.0, time.time() - found[0].appended_at / 1e6) if found else 0.0
+    return age_after(journal, position) if position is not None else None
 
 
 def _verdict(
@@ -234,8 +224,10 @@ def _verdict(
     return explain(flow, {v.name: v.position or 0 for v in views}, journal.mark, told)
 
 
-def state_of(recorded: str | None, lease: Lease | None) -> str:
-    """The flow's state, from what its worker recorded last and from who acts for it now."""
+def state_of(recorded: str | None, lease: Lease | None, deleting: str | None = None) -> str:
+    """The flow's state, from what its worker recorded last, from who acts for it now, and from who deletes it."""
+    if deleting is not None:
+        return "deleting"
     alive = lease is not None and not lease.looks_over()
     if recorded is None:
         return "starting" if alive else "new"
@@ -245,6 +237,13 @@ def state_of(recorded: str | None, lease: Lease | None) -> str:
     if alive and lease is not None and lease.purpose == "worker" and recorded in ("created", "stopped", "failed"):
         return "starting"
     return recorded
+
+
+def reason_of(recorded: str | None, deleting: str | None) -> str | None:
+    """Why it is in that state."""
+    if deleting is None:
+        return recorded
+    return f"{deleting} deletes it; if that was cut short, `penstock flow delete` goes on with it"
 
 
 def _flow(known: KnownFlow | None) -> Flow | None:

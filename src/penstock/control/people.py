@@ -26,7 +26,7 @@ class People:
         return Caller(token.name, token.role) if token is not None else None  # type: ignore[arg-type]
 
     def need_tokens(self) -> bool:
-        """Whether everybody needs a token, because somebody has one."""
+        """Whether everybody needs a token, because there was one; those that were revoked count."""
         return self._premises.ledger.tokens.are_there()
 
     def create(self, caller: Caller, creation: TokenCreation) -> TokenMade:

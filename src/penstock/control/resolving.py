@@ -77,6 +77,8 @@ def _ask(
         deadline = time.monotonic() + patience
         while time.monotonic() < deadline:
             for event in ledger.lifecycle.events(flow, 50, asked):
+                if event.answers != asked:
+                    continue
                 if event.event == DONE:
                     found: list[dict[str, Any]] = json.loads(event.why or "[]")
                     return found

@@ -19,8 +19,10 @@ from penstock.control.stored import stored_flow
 from penstock.core.flow import FlowRules, RetryRules
 from penstock.core.secret import mask
 from penstock.engine import lease as leasing
+from penstock.engine.ending import DRAINED, LOADED
 from penstock.errors import FlowInvalid, FlowRunning, LedgerError, PenstockError, WorkerDied, retry_of
 from penstock.ledger.leases import TTL, Holder, Lease
+from penstock.ledger.lifecycle import Wish
 from penstock.ledger.register import Entry
 
 _log = structlog.get_logger()
@@ -31,6 +33,8 @@ STARTING = 4
 """How many workers may be at their beginning at once: each takes a core for some seconds."""
 STEADY = 60.0
 """Seconds after which a run that ended does not count as one that failed at once."""
+STRANDED = 90.0
+"""Seconds after which a step of a reconfiguration was left over: none takes more than the minute that may be waited for."""
 GRACE = 40.0
 """Seconds that workers have to end in order when the server does."""
 
@@ -57,6 +61,8 @@ class Runner(threading.Thread):
         super().__init__(name="runner", daemon=True)
         self._premises, self._launcher = premises, launcher
         self._flows: dict[str, _Watched] = {}
+        self._steps: dict[str, tuple[Wish, float]] = {}
+        self._next_steps = 0.0
         self._stopping = threading.Event()
         self._who = str(Holder.here())
 
@@ -106,6 +112,7 @@ class Runner(threading.Thread):
             _log.exception("the runner's look failed")
 
     def _look(self) -> None:
+        self._finish_steps()
         wanted = {entry.name: entry for entry in self._premises.ledger.register.wanted()}
         for name in [n for n, w in self._flows.items() if n not in wanted and (w.run is None or w.run.is_over)]:
             del self._flows[name]
@@ -119,6 +126,19 @@ class Runner(threading.Thread):
             if under_way < STARTING and self._may_start(entry, watched):
                 under_way += 1
                 self._launch(entry, watched)
+
+    def _finish_steps(self) -> None:
+        """Goes on where a reconfiguration was left because its server is gone; by the clock of who has watched it."""
+        lifecycle, now = self._premises.ledger.lifecycle, time.monotonic()
+        if now < self._next_steps:
+            return
+        self._next_steps = now + STRANDED / 20
+        before, self._steps = self._steps, {}
+        for flow, wish in lifecycle.steps():
+            seen, since = before.get(flow, (wish, now))
+            self._steps[flow] = (wish, since if seen.at == wish.at else now)
+            if now - self._steps[flow][1] > STRANDED and lifecycle.go_on(flow, wish, self._who) is not None:
+                _log.warning("a reconfiguration was cut short; the flow goes on as it was", flow=flow, then=wish.then)
 
     def _runs(self, name: str, wanted: dict[str, Entry]) -> bool:
         return name in wanted and wanted[name].state in ("running", "paused")
@@ -138,7 +158,7 @@ class Runner(threading.Thread):
         """Counts a run that is over, and says when the next may begin."""
         assert watched.run is not None
         outcome, watched.run = watched.run.outcome, None
-        if entry.wish.state == "once" and entry.state == "stopped":
+        if _why_done(entry) is not None:
             return
         if time.monotonic() - watched.launched_at > STEADY:
             watched.attempts = 0
@@ -154,8 +174,8 @@ class Runner(threading.Thread):
                 self._mark(entry.name, died)
 
     def _may_start(self, entry: Entry, watched: _Watched) -> bool:
-        if entry.wish.state == "once" and entry.state == "stopped" and entry.updated_at > entry.wish.at:
-            self._premises.ledger.lifecycle.ask("stop", entry.name, self._who, "it has run once")
+        if (why := _why_done(entry)) is not None:
+            self._premises.ledger.lifecycle.ask("stop", entry.name, self._who, why)
             return False
         if watched.given_up != -1:
             if watched.given_up == entry.wish.at:
@@ -185,6 +205,19 @@ class Runner(threading.Thread):
                 self._premises.ledger.lifecycle.record(flow, lease.generation, "failed", mask(why), self._who, "failed")
         except FlowRunning:
             _log.info("somebody else runs the flow", flow=flow)
+
+
+def _why_done(entry: Entry) -> str | None:
+    """Why the flow is not to run any more; a run that was cut short by a signal, or a server's end, is not done.
+
+    That nothing was left ends a flow that is to run once, and no other: somebody may have drained it by hand. That its tables are
+    loaded is the end of what its definition asks for, whoever ran it.
+    """
+    if entry.state != "stopped" or entry.updated_at <= entry.wish.at:
+        return None
+    if entry.reason == LOADED and entry.updated_at > (entry.defined_at or 0):
+        return "its tables are loaded"
+    return "it has run once" if entry.reason in (DRAINED, LOADED) and entry.wish.state == "once" else None
 
 
 def _has_failed_for_good(entry: Entry) -> bool:

@@ -14,6 +14,7 @@ from penstock.control.caller import Caller
 from penstock.control.catalog import Catalog
 from penstock.control.commands import Commands
 from penstock.control.flows import Flows, event_answer
+from penstock.control.histories import Histories
 from penstock.control.letter_service import Letters
 from penstock.control.lifecycle import runner_of
 from penstock.control.overview import state_of
@@ -43,6 +44,7 @@ class Service:
         self.backfills = Backfills(self.premises)
         self.sources = Sources(self.premises)
         self.catalog = Catalog(self.premises)
+        self.histories = Histories(self.premises)
         self.people = People(self.premises)
 
     def __enter__(self) -> Self:
@@ -75,7 +77,7 @@ class Service:
         counts: Counter[str] = Counter()
         after = ""
         while batch := self.premises.ledger.register.page(after, 1000):
-            counts.update(state_of(entry.state, entry.lease) for entry in batch)
+            counts.update(state_of(entry.state, entry.lease, entry.deleting) for entry in batch)
             after = batch[-1].name
         runner = runner_of(self.premises.leases)
         holder = str(runner.holder) if runner is not None else None

@@ -55,9 +55,11 @@ class BackfillAnswer(BackfillSummary):
 
 
 class BackfillList(Answer):
-    """A flow's backfills, the newest first."""
+    """Some of a flow's backfills, the newest first."""
 
     backfills: list[BackfillSummary]
+    next: int | None = None
+    """What to send as `before` for older ones; null on the last page."""
 
 
 class PublishedTableAnswer(Answer):

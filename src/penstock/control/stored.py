@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from penstock.control.drafts import hidden
 from penstock.control.validate import validate
 from penstock.core.flow import Flow
@@ -18,3 +21,22 @@ def stored_flow(ledger: Ledger, name: str) -> Flow:
     if flow is None or problems:
         raise FlowInvalid.of(f"flow {name}", hidden(found.definition, problems))
     return flow
+
+
+def placed(ledger: Ledger, flow: Flow) -> Flow:
+    """The flow with its journal where its worker has found it to be, once one has.
+
+    Its url may be a reference, and a worker's variables need not be those of who looks: what it came to is kept with the flow.
+    """
+    known = ledger.flows.find(flow.name)
+    if known is None or not known.identity:
+        # It has not begun, and has no journal.
+        return flow
+    journal = flow.config.journal.model_copy(update={"url": journal_url(known.definition)})
+    return flow.model_copy(update={"config": flow.config.model_copy(update={"journal": journal})})
+
+
+def journal_url(definition: Mapping[str, Any]) -> str | None:
+    """Where a definition that the ledger keeps, of whatever version, says that the journal is."""
+    url: str | None = ((definition.get("config") or {}).get("journal") or {}).get("url")
+    return url

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,9 @@ from penstock.core.connectors import cards, find
 from penstock.core.flow import Flow, FlowRules
 from penstock.core.secret import has_reference, resolve
 from penstock.errors import ConnectorUnknown, Problem
+
+WIRE_FORMAT, WIRE_ENFORCE = "PENSTOCK_WIRE_FORMAT", "PENSTOCK_WIRE_ENFORCE"
+"""Settings of where flows are kept and run: the format of flows that name none, and whether a destination may have another."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +79,10 @@ def validate(raw: Mapping[str, Any], *, strict: bool, resolving: bool = True) ->
 
 
 def _with_wire_format(raw: Any) -> dict[str, Any]:
-    """The flow with `wire_format` written out on every destination that encodes and has no format of its own."""
+    """The flow with `wire_format`, its own or that of the setting, on every destination that encodes and has no format."""
     flow = dict(raw)
+    if flow.get("wire_format") is None and os.environ.get(WIRE_FORMAT):
+        flow["wire_format"] = os.environ[WIRE_FORMAT]
     wire, destinations = flow.get("wire_format"), flow.get("destinations")
     if not isinstance(wire, str) or wire not in cards("format") or not isinstance(destinations, list):
         return flow
@@ -135,6 +141,17 @@ def _wire_format(raw: dict[str, Any]) -> Iterator[Problem]:
     known = list(cards("format"))
     if isinstance(wire, str) and not has_reference(wire) and wire not in known:
         yield Problem("wire_format", f"there is no format named {wire!r}", suggest(wire, known, "formats"))
+    if not isinstance(wire, str) or os.environ.get(WIRE_ENFORCE, "").lower() not in ("1", "true", "yes", "on"):
+        return
+    for index, use in _destinations(raw):
+        options = use.get("options")
+        own = options.get("format") if isinstance(options, dict) else None
+        if isinstance(own, str) and not has_reference(own) and own != wire:
+            yield Problem(
+                f"destinations[{index}].options.format",
+                f"is {own!r}, and the flow's wire_format is {wire!r}, which {WIRE_ENFORCE} has every destination use",
+                "Leave it out, so that the destination inherits it, or change wire_format.",
+            )
 
 
 def _destinations(raw: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:

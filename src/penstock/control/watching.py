@@ -10,6 +10,8 @@ from penstock.control.caller import Caller
 from penstock.control.service import Service
 
 LOOK = 0.5
+ADMITTED = 5.0
+"""Seconds after which it is asked again whether who watches still may: a token may be revoked meanwhile."""
 SHOWN_APART = {"definition", "events"}
 """What a watched flow comes without: the one seldom changes, the others come by themselves."""
 

@@ -173,8 +173,10 @@ class Delivering:
                 side = None if self._checkpoint.part else self._intake.next(self._checkpoint.position)
                 if side is not None:
                     # One beside the stream, then one of the stream: neither keeps the other waiting for long.
-                    self._flight = self._launch(self._plan_side(side), self._beside(side))
-                    self._land(self._flight, ahead=False)
+                    self._flight = self._plan_side(side, self._checkpoint)
+                    self._land(self._flight, ahead=True)
+                    if self._flight is not None:
+                        continue
                 if self._intake.holds_stream:
                     if side is None:
                         self._signals.wait()
@@ -287,17 +289,24 @@ class Delivering:
             self._intake.told(load, end=True)
             self._moved()
 
-    def _plan_side(self, side: Side) -> Epoch:
-        """An epoch beside the stream, durable before any of it runs: it stands where the destination stands."""
-        at, names = self._checkpoint, (self._flow, self._status.name, self._source)
+    def _plan_side(self, side: Side, at: Checkpoint) -> _Flight:
+        """An epoch beside the stream on its way, its plan durable: it stands where the destination stands."""
+        names = (self._flow, self._status.name, self._source)
         shared = side.size >= SMALL_BYTES and not side.moves_keys
         buckets = self._limits.parallelism if shared else 1
         place = (at.epoch + 1, at.position, at.position)
         epoch = Epoch(*names, *place, buckets, self._generation, work=json.dumps({"side": side.work}))
-        reach("engine.before_plan")
-        self._ledger.plan(epoch, side.rows)
-        reach("engine.after_plan")
-        return epoch
+        return self._set_off(epoch, self._beside(side), partial(self._ledger.plan, epoch, side.rows), early=True)
+
+    def _side_after(self, epoch: Epoch) -> Side | None:
+        """Chunks that lanes may begin with while an epoch of chunks before them is committed."""
+        waits = self._letters.due() or self._quarantine.due() is not None or self._signals.interrupted
+        if waits or not self._limits.stages or "chunks" not in epoch.side or self._planner is None:
+            return None
+        if not self._intake.holds_stream and self._planner.backlog():
+            # The stream's turn.
+            return None
+        return self._intake.next_chunks(epoch.upto, taken=epoch.side["chunks"])
 
     def _beside(self, side: Side) -> Plan:
         """What a side needs of the journal; its tables are made known to the destination."""
@@ -336,10 +345,13 @@ class Delivering:
         self._quarantine.take(flight.epoch, receipts)
         self._look()
         # Replayed letters go with an epoch for which nothing of theirs is still undecided; loads and releases want their turn.
-        ahead = ahead and not self._letters.due() and not self._intake.busy and self._quarantine.due() is None
-        if flight.epoch.is_side:
-            self._intake.keep_for_later(flight.epoch.side, receipts)
+        beside = flight.epoch.is_side
         reached = Checkpoint.after(flight.epoch)
+        if beside:
+            self._intake.keep_for_later(flight.epoch.side, receipts)
+            if ahead and (side := self._side_after(flight.epoch)) is not None:
+                self._flight = self._plan_side(side, reached)
+        ahead = ahead and not beside and not self._letters.due() and not self._intake.busy and self._quarantine.due() is None
         following = self._next() if ahead and self._is_behind() else None
         if following is not None and not following.brings_schema:
             self._flight, following = self._plan(following, reached), None

@@ -9,18 +9,24 @@ from __future__ import annotations
 
 import base64
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from penstock.core.epoch import Epoch
 from penstock.core.schema import TableSchema
+from penstock.errors import DestinationFailed
 from penstock.journal.chunks import chunk_path
 from penstock.journal.reader import JournalTail
 from penstock.journal.record import Slice, SliceFlag
+from penstock.ledger.leases import Holder
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.loads import Entry, Load, LoadChunk
+
+_log = structlog.get_logger()
 
 ORDINAL_BITS = 40
 """The rows of a chunk are numbered behind its own number, so that no two rows at one position share an ordinal."""
@@ -75,21 +81,52 @@ class Intake:
         if not self._stale.is_set():
             return
         self._stale.clear()
-        loads = self._ledger.loads
-        self._entries = loads.entries(self._flow, self._destination)
-        self._loads = {load.id: load for load in loads.open(self._flow) if self._takes(load)}
-        self._chunks, self._left = {}, {}
-        for number in self._loads:
-            had = loads.delivered(number).get(self._destination, set())
-            self._chunks[number] = loads.chunks(number)
-            self._left[number] = [chunk for chunk in self._chunks[number] if chunk.id not in had]
+        try:
+            self._read()
+        except BaseException:
+            # A ledger that does not answer leaves what was known before, and that it has to be asked again.
+            self._stale.set()
+            raise
         unfinished = [e for e in self._entries if e.state != "live"]
         running = [n for n, load in self._loads.items() if load.wish == "running"]
         untold = [n for n in running if self._is_untold(self._loads[n])]
-        self.busy = bool(untold) or any(e.load in running for e in unfinished) or any(self._left[n] for n in running)
+        waits = any(e.state == "catching" or e.load in running for e in unfinished)
+        self.busy = bool(untold) or waits or any(self._left[n] for n in running)
         self._owed = min((e.cursor_at for e in unfinished if e.cursor_at), default=None)
         lows = [load.low for load in self._loads.values() if load.low]
         self._needed = min([*lows, *([self._owed] if self._owed is not None else [])], default=None)
+
+    def _read(self) -> None:
+        """What the ledger has now, taken over all together when all of it is there."""
+        loads = self._ledger.loads
+        entries, found = self._waiting()
+        chunks = {number: loads.chunks(number) for number in found}
+        had = {number: loads.delivered(number).get(self._destination, set()) for number in found}
+        self._entries, self._loads, self._chunks = entries, found, chunks
+        self._left = {number: [c for c in chunks[number] if c.id not in had[number]] for number in found}
+
+    def _waiting(self) -> tuple[list[Entry], dict[int, Load]]:
+        """The entries, and the open loads that bring something: no table is left out of the stream for any other.
+
+        One that has ended, or goes on, since the destination was out of the flow brings nothing: its tables are loaded anew.
+        """
+        loads = self._ledger.loads
+        for _ in range(3):
+            entries = loads.entries(self._flow, self._destination)
+            found = {load.id: load for load in loads.open(self._flow) if load.takes(self._destination)}
+            if all(e.state != "loading" or e.load in found for e in entries):
+                return entries, found
+            # Looked at again in one transaction: a load may have ended between these two questions.
+            who = str(Holder.here())
+            if tables := self._ledger.partaking.begin_again(self._flow, self._generation, self._destination, who):
+                names = ", ".join(".".join(name) for name in tables[:8])
+                _log.warning(
+                    "tables are loaded anew: their load went on without the destination",
+                    destination=self._destination,
+                    count=len(tables),
+                    tables=names,
+                )
+        raise DestinationFailed(f"{self._destination}: tables wait for a load that is over", destination=self._destination)
 
     def _is_untold(self, load: Load) -> bool:
         """Whether the destination has to be told that it begins or ends."""
@@ -131,12 +168,27 @@ class Intake:
         for number, load in self._loads.items():
             if load.wish != "running" or load.state == "requested":
                 continue
-            group = self._group(load, [c for c in self._left[number] if self._is_due(load, c, position)])
-            if group:
-                return self._chunk_side(load, group, position)
+            if (side := self._chunks_of(load, position)) is not None:
+                return side
             if load.state == "delivering" and number in self.ended:
                 self._settle(load, position)
         return self._catch_up(position)
+
+    def next_chunks(self, position: int, taken: Collection[int]) -> Side | None:
+        """The next chunks for a destination that stands there and will have those that are taken; None where other loads wait."""
+        self.refresh()
+        running = [load for load in self._loads.values() if load.wish == "running"]
+        if len(running) != 1 or running[0].state == "requested":
+            return None
+        return self._chunks_of(running[0], position, taken)
+
+    def _chunks_of(self, load: Load, position: int, taken: Collection[int] = ()) -> Side | None:
+        left = [c for c in self._left[load.id] if c.id not in taken]
+        due = [c for c in left if self._is_due(load, c, position)]
+        # What empties its table comes before all else of it, whichever reader was done first.
+        unread = {(c.schema, c.table) for c in left if c.content.get("empties") and c not in due}
+        group = self._group(load, [c for c in due if (c.schema, c.table) not in unread])
+        return self._chunk_side(load, group, position) if group else None
 
     def beginning(self) -> Iterator[tuple[Load, str, list[TableSchema]]]:
         """Loads that are planned, and of which the destination has not been told in this run."""
@@ -175,6 +227,9 @@ class Intake:
         """A side that was planned before."""
         self.refresh()
         work = epoch.side
+        if "chunks" in work and work["load"] not in self._loads:
+            # It brings nothing more, and of what it needed of the journal nobody has kept anything.
+            return Side(work, (), (), 0, 0)
         if "chunks" in work:
             chunks = [c for number in work["chunks"] if (c := self._ledger.loads.chunk(number)) is not None]
             return self._side(work, chunks, self._slices(work))
@@ -184,8 +239,10 @@ class Intake:
         """What lanes must know of a side."""
         if "chunks" not in work:
             return {"side": {"only": work["only"]}, "since": work["since"]}
+        self.refresh()
         found = []
-        for number in work["chunks"]:
+        # The files of a load that was cancelled, or has failed, are gone: an epoch of it that was planned brings nothing more.
+        for number in work["chunks"] if work["load"] in self._loads else ():
             chunk = self._ledger.loads.chunk(number)
             assert chunk is not None
             place = str(chunk_path(self._journal, chunk.load, chunk.file))
@@ -193,10 +250,6 @@ class Intake:
             about["again"] = bool(chunk.content.get("asked"))
             found.append({**about, "position": chunk.position, "ordinal": chunk.id << ORDINAL_BITS, "read_at": chunk.read_at})
         return {"side": {"chunks": found, "touched": work.get("touched")}}
-
-    def _takes(self, load: Load) -> bool:
-        wanted = load.spec.get("destinations")
-        return not wanted or self._destination in wanted
 
     def _is_due(self, load: Load, chunk: LoadChunk, position: int) -> bool:
         if chunk.state != "read" or (load.kind == "backfill" and chunk.position > position):

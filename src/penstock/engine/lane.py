@@ -13,9 +13,11 @@ import itertools
 import math
 import os
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import Any
@@ -45,6 +47,9 @@ PROGRESS = 1.0
 """Seconds between signs of life while a descriptor is worked on."""
 LISTEN = 0.05
 """Seconds between looks at what the driver has said meanwhile."""
+
+READERS_NICE = 10
+"""How far readers of chunks stand back behind lanes that deliver."""
 
 
 def run_lane(assignment: dict[str, Any], indexes: Iterable[int]) -> Iterator[int]:
@@ -197,6 +202,7 @@ class ReadingWork:
 
     def __init__(self, setup: dict[str, Any]) -> None:
         self._reading = Reading(setup["reads"])
+        self._thread = ThreadPoolExecutor(1, "reading", _give_way)
 
     def do(self, descriptor: dict[str, Any], connection: Connection) -> dict[str, Any]:
         """One group of chunks."""
@@ -207,7 +213,10 @@ class ReadingWork:
             leash.check()
             return False
 
-        return {"found": list(self._reading.read(descriptor["order"], descriptor["items"], stopping))}
+        def read() -> list[dict[str, Any]]:
+            return list(self._reading.read(descriptor["order"], descriptor["items"], stopping))
+
+        return {"found": self._thread.submit(read).result()}
 
     def failure(self, error: Exception) -> PenstockError:
         """What an error means that nobody foresaw."""
@@ -219,6 +228,15 @@ class ReadingWork:
     def close(self) -> None:
         """Gives back the connections."""
         self._reading.close()
+        self._thread.shutdown()
+
+
+def _give_way() -> None:
+    # Lanes that deliver come first, those of the stream and those of the load: readers that took their turn like everybody filled
+    # the journal with chunks, and stood still while lanes caught up. A thread of its own, since a process that is to be used
+    # for something else afterwards may not get its priority back.
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), READERS_NICE)
 
 
 def _without(

@@ -35,6 +35,8 @@ ARRIVAL = 120.0
 """Seconds that a new job's lanes may take to call in; a cold JVM on a busy machine takes ten."""
 LOSSES = 20
 """How often lanes may be lost in one epoch before the destination's retry rules decide."""
+PARTING = 5.0
+"""Seconds that lanes without work have to end by themselves, also such as only call in."""
 
 
 @dataclass
@@ -168,7 +170,7 @@ class Lanes:
             connection.close()
         if self._thread is not None:
             # Lanes that call in only now are told to end: hung up on, they would be started again and again.
-            self._thread.join(0.1 if busy else 5)
+            self._thread.join(0.1 if busy else PARTING)
             if self._thread.is_alive():
                 self._cancel()
         self._hang_up()

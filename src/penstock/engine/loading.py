@@ -26,7 +26,17 @@ from penstock.engine.lease import HeldLease
 from penstock.engine.moments import Mark, Moment, Moments
 from penstock.engine.reading import Readers
 from penstock.engine.taking import unpack_keys
-from penstock.errors import LedgerError, LedgerFenced, PenstockError, SnapshotLost, TableChanged, TableGone, TablesMissing
+from penstock.errors import (
+    LedgerError,
+    LedgerFenced,
+    LoadInterrupted,
+    LoadTooLarge,
+    PenstockError,
+    SnapshotLost,
+    TableChanged,
+    TableGone,
+    TablesMissing,
+)
 from penstock.journal.catalog import Catalog
 from penstock.journal.chunks import remove_chunk, remove_loads
 from penstock.journal.segment import catalog_path
@@ -40,7 +50,12 @@ _log = structlog.get_logger()
 LOOK = 0.5
 IDLE = 2.0
 """Seconds between looks while no load is open."""
+KEPT = 3600.0
+"""Seconds for which the ledger keeps the chunks of a load that is over; then it has their sums."""
 BREATH = 0.1
+"""Seconds between looks that nobody waits for."""
+SIP = 0.01
+"""The same where readers are idle until something is delivered, or only deliveries are left; a look's own time if more."""
 PAUSE = 2.0
 """Seconds before a read that failed is tried again."""
 GROUP_BYTES = 16 << 20
@@ -48,8 +63,12 @@ GROUP_CHUNKS = 64
 """Small chunks share a task up to here: a connection and a Spark job each would cost more than their rows."""
 MOST_WAITING = 4 << 30
 """Bytes of chunks that may lie in the journal and not be delivered, or a quarter of `journal.max_bytes` if that is less."""
-AHEAD = 160 << 20
-"""Bytes of chunks that may lie there and be delivered nowhere: more would only fill the memory with files."""
+AHEAD = 224 << 20
+"""Bytes of chunks that may be read, or lie there, and be delivered nowhere: more would only fill the memory with files.
+
+Two epochs of chunks, one in the lanes and one that waits for them, and two chunks that readers have meanwhile. When what is being
+read did not count, readers and lanes took turns: 300 MB were read at once, and then nothing until the half of it was delivered.
+"""
 SAY = 10.0
 PUBLISHING = 120.0
 """Seconds that a table has to be published after its load was asked for."""
@@ -107,6 +126,8 @@ class Loading(threading.Thread):
         self._news = threading.Event()
         self._urgent = threading.Event()
         self._removed: set[int] = set()
+        self._starves = False
+        self._next_shrink = 0.0
         self.error: PenstockError | None = None
         """Why the flow cannot go on: its first load cannot be finished."""
         self.open = 0
@@ -142,11 +163,11 @@ class Loading(threading.Thread):
 
     def run(self) -> None:
         """The thread's body."""
-        try:
-            remove_loads(self._journal, [load.id for load in self._ledger.loads.open(self._flow.name)])
-        except (PenstockError, OSError) as error:
-            _log.warning("what loads have left could not be removed", reason=str(error))
+        structlog.contextvars.bind_contextvars(flow=self._flow.name)
+        self._clear_away()
         while not self._halt.is_set():
+            looked = time.monotonic()
+            self._starves = False
             try:
                 loads = self._ledger.loads.open(self._flow.name)
                 self.open, self.has_looked = len(loads), True
@@ -155,21 +176,31 @@ class Loading(threading.Thread):
                         self._look(load)
                 if not any(load.wish == "running" and load.state in ("requested", "reading") for load in loads):
                     self._readers.rest()
+                self._shrink()
             except LedgerFenced:
                 # Another worker drives them now; this one's lease says so.
                 return
             except LedgerError as error:
                 _log.warning("loads wait for the ledger", code=error.code, reason=error.message)
-            except Exception as error:
+            except Exception:
+                # No load's own, which would bear it: nothing is lost by another look.
                 _log.exception("loading")
-                self.error = PenstockError(f"loading failed: {type(error).__name__}: {error}")
-                self._notice()
-                return
+                self._halt.wait(PAUSE)
+            took = 2 * (time.monotonic() - looked)
             self._news.wait(LOOK if self.open else IDLE)
-            # Every epoch of every destination is news.
-            self._urgent.wait(BREATH)
+            # Every epoch of every destination is news; the first after a while is looked at at once.
+            breath = min(BREATH, max(SIP, took)) if self._starves else BREATH
+            self._urgent.wait(max(0.0, looked + breath - time.monotonic()))
             self._urgent.clear()
             self._news.clear()
+
+    def _shrink(self) -> None:
+        """Gives up, step by step, what nobody needs any more of loads that are over."""
+        if time.monotonic() < self._next_shrink:
+            return
+        before = time.time_ns() // 1000 - int(KEPT * 1e6)
+        if not self._ledger.load_sums.shrink(self._flow.name, self._generation, before):
+            self._next_shrink = time.monotonic() + KEPT / 4
 
     def _look(self, load: Load) -> None:
         if self._lease.error is not None:
@@ -179,6 +210,8 @@ class Loading(threading.Thread):
             self._collect(load, drive)
             if load.wish == "cancelled":
                 self._end(load, drive, "cancelled", "an operator has cancelled it")
+            elif load.takers == []:
+                self._end(load, drive, "cancelled", "the destinations that took part have left the flow")
             elif load.wish == "running" and time.monotonic() >= drive.pause_until:
                 self._advance(load, drive)
         except LedgerError:
@@ -186,6 +219,12 @@ class Loading(threading.Thread):
         except PenstockError as error:
             if not self._halt.is_set():
                 self._meet(load, drive, error)
+        except Exception as error:
+            # A surprise is this load's alone, and no verdict on it. Its text may hold anything: the log has it, the ledger not.
+            found = LoadInterrupted(f"{type(error).__name__} in the worker")
+            if load.reason != _why(found):
+                _log.exception("loading", load=load.id)
+            self._meet(load, drive, found)
 
     def _taken_up(self, load: Load) -> _Drive:
         """What drives a load that this worker meets for the first time."""
@@ -216,11 +255,13 @@ class Loading(threading.Thread):
         ):
             self._renew(load, drive, chunks)
             return
-        waiting, ahead = self._remove_delivered(load, chunks)
+        had, waiting, ahead = self._undelivered(load, chunks)
         most = min(MOST_WAITING, self._flow.config.journal.max_bytes // 4)
-        if left and waiting < most and ahead < AHEAD and all(self._begun(name, load.id) for name in self._names(load)):
-            self._hand_out(load, drive, [c for c in left if c.id not in flying])
+        if left and waiting < most and all(self._begun(name, load.id) for name in self._names(load)):
+            ahead += sum(c.bytes for c in left if c.id in flying and c.content["table"]["key"])
+            self._hand_out(load, drive, [c for c in left if c.id not in flying], AHEAD - ahead)
         if not left:
+            self._starves = True
             if drive.moment is not None:
                 drive.moment.close()
                 drive.moment = None
@@ -228,10 +269,12 @@ class Loading(threading.Thread):
                 self._become(load, "delivering")
             elif self._is_delivered(load, chunks):
                 self._end(load, drive, "done", None)
+        self._remove(load, [c for c in chunks if c.id in had])
         self._say(load, drive, chunks)
 
     def _plan(self, load: Load, drive: _Drive) -> None:
-        """Which chunks there are, and the moment at which they are read."""
+        """Which chunks there are, the moment at which they are read, and who takes part."""
+        takers = self._names(load)
         if load.kind == "table":
             enter(load, self._ledger, self._generation, self._takes())
             self._notice()
@@ -254,7 +297,7 @@ class Loading(threading.Thread):
             moment = self._moments.take(self._source, 0)
             moment.close()
             planned = self._contents(chunks, tables)
-            self._ledger.loads.plan(load, self._generation, planned, snapshot=None, position=0, low=moment.low)
+            self._ledger.loads.plan(load, self._generation, planned, snapshot=None, position=0, low=moment.low, takers=takers)
         else:
             known = self._known(load) if load.kind == "table" else set()
             if load.kind == "table" and not named(load):
@@ -272,6 +315,7 @@ class Loading(threading.Thread):
                 snapshot=moment.described,
                 position=moment.position,
                 low=moment.low,
+                takers=takers,
             )
         _log.info(
             "load planned",
@@ -305,13 +349,8 @@ class Loading(threading.Thread):
         """Tables that the flow has had before: what a destination holds of them may be gone from the source by now."""
         names = Catalog(catalog_path(self._journal)).names()
         loaded = {(e.schema, e.table) for e in self._ledger.loads.entries(self._flow.name) if e.state == "live"}
-        earlier = {
-            (c.schema, c.table) for one in self._ledger.loads.all(self._flow.name) if one.id < load.id for c in self._had(one)
-        }
+        earlier = self._ledger.load_sums.tables(self._flow.name, load.id)
         return loaded | earlier | {(s, t) for s, _, t in (name.partition(".") for name in names)}
-
-    def _had(self, load: Load) -> list[LoadChunk]:
-        return self._ledger.loads.chunks(load.id, over=True)
 
     def _refuse_unknown(self, load: Load, tables: Sequence[TableSchema]) -> None:
         """A name or pattern that fits nothing is a slip of the pen, and nothing is read for the others either."""
@@ -338,11 +377,23 @@ class Loading(threading.Thread):
         """The snapshot is lost, or a table has changed: a new moment, in which also that is read which was touched meanwhile."""
         if drive.moment is not None:
             drive.moment.close()
-        drive.moment = moment = self._moments.take(self._source, load.low)
+            drive.moment = None
+        moment = self._moments.take(self._source, load.low)
+        try:
+            self._plan_rest(load, drive, chunks, moment)
+        except BaseException:
+            # Nothing is read in a snapshot of which the ledger does not know what it shows besides.
+            moment.close()
+            raise
+        drive.moment, drive.replan = moment, frozenset()
+        self._notice()
+        self.look_now()
+
+    def _plan_rest(self, load: Load, drive: _Drive, chunks: Sequence[LoadChunk], moment: Moment) -> None:
+        """What is left to be read in a new moment, and what has to be read again in it."""
         tables = {(t.schema, t.name): t for t in self._tables(load)}
         more: list[dict[str, Any]] = []
         replaced: list[int] = []
-        delivered = self._delivered_to_any(load)
         for name in dict.fromkeys((c.schema, c.table) for c in chunks):
             mine = [c for c in chunks if (c.schema, c.table) == name]
             planned = [c for c in mine if c.state == "planned"]
@@ -359,7 +410,8 @@ class Loading(threading.Thread):
             if not read and name not in drive.replan:
                 continue
             fresh = self._contents(self._source.plan_chunks([tables[name]], self._rules(load)), [tables[name]])
-            if fresh and any(c.id in delivered for c in read):
+            if fresh and read:
+                # Also where no destination has closed an epoch of these chunks: one may be on its way.
                 fresh[0]["content"]["empties"] = True
             more += fresh
             replaced += [c.id for c in mine]
@@ -378,9 +430,6 @@ class Loading(threading.Thread):
             again=sum(c["rows"] for c in more),
             tables_anew=", ".join(".".join(name) for name in drive.replan),
         )
-        drive.replan = frozenset()
-        self._notice()
-        self.look_now()
 
     def _read_again(self, load: Load, asked: Sequence[LoadChunk]) -> None:
         """Keys that a destination has asked for become chunks."""
@@ -396,12 +445,16 @@ class Loading(threading.Thread):
         self._notice()
         self.look_now()
 
-    def _hand_out(self, load: Load, drive: _Drive, left: Sequence[LoadChunk]) -> None:
-        """Gives waiting chunks to readers that have nothing to do."""
+    def _hand_out(self, load: Load, drive: _Drive, left: Sequence[LoadChunk], room: int) -> None:
+        """Gives waiting chunks to readers that have nothing to do, until there is no room for more of their bytes."""
         snapshot = drive.moment.name if drive.moment is not None else None
         busy = sum(len(d.flying) for d in self._drives.values())
         # As many again wait in line, so that no reader waits for the next look.
         for group in _groups(left, min(GROUP_BYTES, self._rules(load).target_bytes))[: max(0, 2 * self._settings.workers - busy)]:
+            if room <= 0 and not any(c.content.get("empties") for c in group):
+                self._starves |= len(drive.flying) < self._settings.workers
+                break
+            room -= sum(c.bytes for c in group if c.content["table"]["key"])
             mark = self._moments.mark()
             job = self._pool.submit(self._readers.read, load, group, snapshot, self._settings.workers)
             job.add_done_callback(lambda _: self.look_now())
@@ -419,6 +472,8 @@ class Loading(threading.Thread):
             if receipts:
                 shown = [self._moments.shown(load, drive.moment, flight.mark, receipt) for receipt in receipts]
                 self._ledger.loads.record_read(load, self._generation, shown)
+                if load.reason is not None:
+                    self._ledger.loads.become(load, self._generation, load.state)
                 self._notice()
             if error is not None and (problem is None or not isinstance(problem, TableChanged | TableGone)):
                 if isinstance(error, TableChanged | TableGone):
@@ -431,18 +486,23 @@ class Loading(threading.Thread):
     def _meet(self, load: Load, drive: _Drive, error: PenstockError) -> None:
         """What an error means for a load."""
         drive.pause_until = time.monotonic() + PAUSE
+        if load.state == "requested" and drive.moment is not None:
+            # It was not planned: the next try takes a moment of its own.
+            drive.moment.close()
+            drive.moment = None
         if isinstance(error, SnapshotLost | TableChanged | TableGone):
             _log.warning("load", load=load.id, code=error.code, reason=error.message)
             drive.pause_until = 0.0
-            if load.kind == "backfill":
-                self._replan_backfill(load, drive)
-            elif drive.moment is not None:
+            # A backfill is planned anew at the next look, where the server's refusal is an error like any other.
+            if load.kind != "backfill" and drive.moment is not None:
                 drive.moment.close()
                 drive.moment = None
             self.look_soon()
             return
         if error.retry == "timed":
             _log.warning("load waits", load=load.id, code=error.code, reason=error.message, remedy=error.remedy, seconds=PAUSE)
+            if load.reason != (why := _why(error)):
+                self._ledger.loads.become(load, self._generation, load.state, why)
             return
         _log.error("load failed", load=load.id, code=error.code, reason=error.message, remedy=error.remedy)
         if load.kind == "first":
@@ -450,7 +510,7 @@ class Loading(threading.Thread):
             self._halt.set()
             self._notice()
             return
-        self._end(load, drive, "failed", f"{error.code}: {error.message} → {error.remedy}")
+        self._end(load, drive, "failed", _why(error))
 
     def _replan_backfill(self, load: Load, drive: _Drive) -> None:
         """Tables that are not what they were are cut anew, as they are now; those that are gone are left."""
@@ -482,10 +542,17 @@ class Loading(threading.Thread):
         if state != "done":
             self._ledger.loads.forget_entries(load, self._generation)
         self._become(load, state, reason)
-        remove_loads(self._journal, [one.id for one in self._ledger.loads.open(self._flow.name)])
+        self._clear_away()
         say = _log.info if state == "done" else _log.warning
-        rows = sum(c.rows for c in self._ledger.loads.chunks(load.id, over=True))
+        rows = self._ledger.load_sums.of([load.id])[load.id].rows
         say("load is over", load=load.id, state=state, reason=reason or "", rows=rows)
+
+    def _clear_away(self) -> None:
+        """What loads have left that are over; it takes room and does no harm until the next one ends."""
+        try:
+            remove_loads(self._journal, [load.id for load in self._ledger.loads.open(self._flow.name)])
+        except (PenstockError, OSError) as error:
+            _log.warning("what loads have left could not be removed", reason=str(error))
 
     def _become(self, load: Load, state: str, reason: str | None = None) -> None:
         self._ledger.loads.become(load, self._generation, state, reason)
@@ -503,28 +570,41 @@ class Loading(threading.Thread):
             return False
         return all({c.id for c in chunks} <= delivered.get(name, set()) and self._ended(name, load.id) for name in names)
 
-    def _remove_delivered(self, load: Load, chunks: Sequence[LoadChunk]) -> tuple[int, int]:
-        """Gives back the files of chunks that everybody has; returns the bytes of the others, and of those that nobody has."""
+    def _undelivered(self, load: Load, chunks: Sequence[LoadChunk]) -> tuple[set[int], int, int]:
+        """The chunks that everybody has, the bytes of the others that somebody may take now, and of those that nobody has."""
         names = self._names(load)
         delivered = self._ledger.loads.delivered(load.id)
         had = set.intersection(*(delivered.get(name, set()) for name in names)) if names else set()
-        for chunk in chunks:
-            if chunk.id in had and chunk.id not in self._removed:
-                remove_chunk(self._journal, load.id, chunk.file)
-                self._removed.add(chunk.id)
         any_has = set().union(*delivered.values())
         read = [c for c in chunks if c.state == "read" and c.id not in had]
         # A destination is no reason to wait for a load that it takes no part in, nor are rows that have to come all together.
         ahead = sum(c.bytes for c in read if c.id not in any_has and c.content["table"]["key"])
-        return sum(c.bytes for c in read), ahead
+        return had, sum(c.bytes for c in read) - self._gathered(load, chunks), ahead
 
-    def _delivered_to_any(self, load: Load) -> set[int]:
-        return set().union(*self._ledger.loads.delivered(load.id).values())
+    def _remove(self, load: Load, chunks: Sequence[LoadChunk]) -> None:
+        """Gives back the files of chunks, after readers have got theirs: the pages of a big file take 10 ms to give back."""
+        for chunk in chunks:
+            if chunk.id not in self._removed:
+                self._removed.add(chunk.id)
+                try:
+                    remove_chunk(self._journal, load.id, chunk.file)
+                except OSError as error:
+                    _log.warning("a chunk could not be removed, its load's end will try again", load=load.id, reason=str(error))
+
+    def _gathered(self, load: Load, chunks: Sequence[LoadChunk]) -> int:
+        """Bytes of tables without a key, which nobody can take before more is read; LoadTooLarge when they fill the journal."""
+        if load.kind == "backfill":
+            return 0
+        unread = {(c.schema, c.table) for c in chunks if c.state == "planned" and not c.content["table"]["key"]}
+        gathered = sum(c.bytes for c in chunks if c.state == "read" and (c.schema, c.table) in unread)
+        if gathered > self._flow.config.journal.max_bytes:
+            names = ", ".join(".".join(name) for name in sorted(unread))
+            raise LoadTooLarge(f"{names}: {gathered} bytes are read, and there are more", load=load.id)
+        return gathered
 
     def _names(self, load: Load) -> list[str]:
         """The destinations that take part and are still there."""
-        wanted = load.spec.get("destinations")
-        return [name for name in self._takes() if not wanted or name in wanted]
+        return [name for name in self._takes() if load.takes(name)]
 
     @property
     def _generation(self) -> int:
@@ -534,7 +614,7 @@ class Loading(threading.Thread):
         """What the load is of, as the source's catalogue and the journal have it now."""
         patterns: Iterable[str] = load.spec.get("tables") or ()
         exactly = set(named(load)) if "names" in load.spec else None
-        takes = [self._takes()[name] for name in self._names(load)]
+        takes = [take for name, take in self._takes().items() if load.takes(name)]
         known = _versions(Catalog(catalog_path(self._journal)))
         found = []
         for table in self._source.discover():
@@ -571,6 +651,10 @@ class Loading(threading.Thread):
             rows=sum(c.rows for c in read),
             bytes=sum(c.bytes for c in read),
         )
+
+
+def _why(error: PenstockError) -> str:
+    return f"{error.code}: {error.message} → {error.remedy}"
 
 
 def _emptying(contents: list[dict[str, Any]], known: set[Table]) -> list[dict[str, Any]]:
@@ -624,9 +708,9 @@ def enter(
     tables: Sequence[Table] | None = None,
 ) -> None:
     """From now on the tables, or those that the load names, wait for it wherever they are taken."""
-    wanted, positions = load.spec.get("destinations"), ledger.checkpoints(load.flow)
+    positions = ledger.checkpoints(load.flow)
     for name, takes_table in takes.items():
-        if not wanted or name in wanted:
+        if load.takes(name):
             mine = [one for one in (tables if tables is not None else named(load)) if takes_table(*one)]
             ledger.loads.enter(load.flow, generation, load.id, {name: mine}, positions.get(name, 0))
 

@@ -13,11 +13,14 @@ from penstock.engine.errands import Errands
 from penstock.engine.retrying import pause_before
 from penstock.engine.signals import Signals
 from penstock.errors import ChangesRefused, DestinationFailed, LedgerFenced, LedgerUnreachable, PenstockError
+from penstock.journal.waiting import Waiting
 
 _log = structlog.get_logger()
 
 LEDGER_WAIT = 0.5
 """Seconds between tries to reach a ledger that does not answer."""
+STANDING = frozenset({"failed", "paused", "retrying"})
+"""States in which a destination takes nothing: what waits for it grows older, and its own reader does not see it."""
 GRACE = 1.0
 """Seconds that lanes have to finish an epoch when the flow is paused."""
 
@@ -27,14 +30,17 @@ class DestinationLoop(threading.Thread):
 
     def __init__(self, given: Assignment, *, retry: RetryRules, give_up: bool) -> None:
         super().__init__(name=f"destination {given.status.name}", daemon=True)
-        self._retry, self._give_up = retry, give_up
+        self._flow, self._retry, self._give_up = given.flow, retry, give_up
         self._lanes, self._intake, self._letters, self._quarantine = given.lanes, given.intake, given.letters, given.quarantine
         self._destination, self._moved = given.destination, given.moved
         self._signals = Signals()
         self.errands = Errands(self._signals.notice)
         """What others want of the destination."""
         self._delivering = Delivering(given, self._signals, self.errands)
+        self._waiting = Waiting(given.journal)
         self._quiet = threading.Event()
+        self._resting = threading.Event()
+        """Set while nothing is delivered: after an error, or while it is paused."""
         self.status = given.status
         self.error: PenstockError | None = None
         self._given_up: PenstockError | None = None
@@ -58,7 +64,9 @@ class DestinationLoop(threading.Thread):
 
     def has_begun(self, load: int) -> bool:
         """Whether rows of a load may be read, as far as this destination is concerned."""
-        return load in self._intake.begun or getattr(self._destination.options, "batch_mode", "target") != "staging"
+        # One that is down keeps no load from the others: before it delivers anything again, it begins what was planned meanwhile.
+        stages = getattr(self._destination.options, "batch_mode", "target") == "staging"
+        return not stages or load in self._intake.begun or self._resting.is_set()
 
     def has_ended(self, load: int) -> bool:
         """Whether the destination knows that it has all of a load."""
@@ -85,6 +93,8 @@ class DestinationLoop(threading.Thread):
 
     def run(self) -> None:
         """The thread's body: deliver, and after an error decide whether to go on."""
+        # A server's log has the lines of many flows.
+        structlog.contextvars.bind_contextvars(flow=self._flow)
         while not self._signals.stopped:
             try:
                 if self._signals.paused:
@@ -133,10 +143,12 @@ class DestinationLoop(threading.Thread):
 
     def lag(self, now: float) -> float:
         """Age in seconds of the oldest change that waits, else of the last epoch's at its delivery."""
-        return self._delivering.lag(now)
+        lag = self._delivering.lag(now)
+        return max(lag, self._waiting.age(self.status.position)) if self.status.state in STANDING else lag
 
     def close(self) -> None:
         """Gives back lanes and files; after the thread has ended."""
+        self._waiting.close()
         self._delivering.close()
 
     def is_ready(self) -> bool:
@@ -165,8 +177,14 @@ class DestinationLoop(threading.Thread):
             seconds=round(pause, 1),
         )
         self._delivering.forget()
-        self._signals.wait_undisturbed(pause)
+        self._rest(pause)
         return True
+
+    def _rest(self, seconds: float) -> None:
+        self._resting.set()
+        self._moved()
+        self._signals.wait_undisturbed(seconds)
+        self._resting.clear()
 
     def _wait_for_ledger(self, error: LedgerUnreachable) -> None:
         """No failure of the destination's, and none that uses its tries up. Whether the last write counts is read again."""
@@ -175,22 +193,25 @@ class DestinationLoop(threading.Thread):
         if self.status.state != "retrying":
             _log.warning("waiting for the ledger", destination=self.status.name, reason=error.message, remedy=error.remedy)
         self.status.become("retrying", error.to_data(), time.time() + LEDGER_WAIT)
-        self._signals.wait_undisturbed(LEDGER_WAIT)
+        self._rest(LEDGER_WAIT)
 
     def _wait_paused(self) -> None:
         """Until it may go on; what was on its way is left to `_recover`."""
         self._lanes.abandon()
         self.status.become("paused")
         self._quiet.set()
+        self._resting.set()
         self._moved()
         while self._signals.paused and not self._signals.stopped:
             self.errands.run()
             self._signals.wait()
         self._quiet.clear()
+        self._resting.clear()
         self.status.become("starting")
 
     def _fail(self, error: PenstockError) -> None:
         self.error = error
+        self._resting.set()
         self.status.become("failed", error.to_data())
         _log.error("destination failed", destination=self.status.name, code=error.code, reason=error.message, remedy=error.remedy)
         self._moved()

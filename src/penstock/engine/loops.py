@@ -25,7 +25,7 @@ from penstock.engine.loop import DestinationLoop
 from penstock.engine.places import journal_directory, staging_directory
 from penstock.engine.planner import Limits
 from penstock.engine.quarantine import Quarantine
-from penstock.engine.reloading import Changes, compare
+from penstock.engine.reloading import Changes, compare, past_refusing
 from penstock.engine.session import SparkHost
 from penstock.engine.status import DestinationStatus
 from penstock.engine.switchboard import Switchboard
@@ -70,6 +70,7 @@ class Loops:
     def __init__(self, flow: Flow, around: Surroundings) -> None:
         self._around = around
         self._opened = {use.name: self._open(flow, use) for use in flow.destinations}
+        self._taking = self._rules(flow)
         self._board: Switchboard | None = None
         self._now: tuple[Flow, tuple[DestinationLoop, ...]] = (flow, ())
 
@@ -156,15 +157,19 @@ class Loops:
             for destination in opened.values():
                 destination.close()
             raise
-        self._end([loop for loop in loops if loop.status.name in (*changes.removed, *changes.restarted)])
-        # Only now: a file that one process may open at a time is free again.
-        opened |= {name: self._open(new, uses[name]) for name in changes.restarted}
-        self._opened |= opened
-        self._around.ledger.keep_destinations(new.name, list(uses), self._around.lease.generation)
-        stay = {loop.status.name: loop for loop in loops}
-        made = {name: self._loop(new, uses[name], opened[name], beginning) for name in opened}
+        with past_refusing(new.name):
+            self._end([loop for loop in loops if loop.status.name in (*changes.removed, *changes.restarted)])
+            # Only now: a file that one process may open at a time is free again.
+            opened |= {name: self._open(new, uses[name]) for name in changes.restarted}
+            self._opened |= opened
+            self._around.ledger.keep_destinations(new.name, list(uses), self._around.lease.generation)
+            self._taking = self._rules(new)
+            stay = {loop.status.name: loop for loop in loops}
+            made = {name: self._loop(new, uses[name], opened[name], beginning) for name in opened}
         self._now = (new, tuple(made.get(name) or stay[name] for name in uses))
         for loop in made.values():
+            # What loads have become since it was made, nobody has told it.
+            loop.notice_loads()
             if paused:
                 loop.pause()
             loop.start()
@@ -203,8 +208,11 @@ class Loops:
         return any(loop.has_ended(load) for loop in self if loop.status.name == destination)
 
     def takes(self) -> dict[str, Callable[[str, str], bool]]:
-        """By destination, which tables it has."""
-        return {name: destination.options.takes for name, destination in dict(self._opened).items()}
+        """By destination, which tables it has; one that begins anew with other options has its place meanwhile."""
+        return self._taking
+
+    def _rules(self, flow: Flow) -> dict[str, Callable[[str, str], bool]]:
+        return {use.name: self._opened[use.name].options.takes for use in flow.destinations}
 
     def pause(self) -> None:
         """Nothing is delivered from soon on."""
@@ -294,6 +302,9 @@ class Loops:
             moved=around.moved,
             lease=lease,
         )
+        # Known before anybody asks how far it is: what a table has still to catch up with is neither told nor trimmed.
+        given.intake.refresh()
+        given.quarantine.load()
         return DestinationLoop(
             given, retry=use.retry or flow.config.retry, give_up=flow.config.give_up_policy == "on_retry_exhaustion"
         )

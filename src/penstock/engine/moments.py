@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from penstock.core.position import format_lsn
 from penstock.core.schema import TableSchema
-from penstock.errors import ReadStopped, SourceFailed
+from penstock.errors import JournalTrimmed, ReadStopped, SourceFailed
 from penstock.journal.reader import JournalTail, SliceReader
 from penstock.journal.record import Slice
 from penstock.ledger.loads import Load, LoadChunk
@@ -124,15 +124,25 @@ class Moments:
         A commit can be in the journal before other sessions see it, or before a standby has it, so the journal is looked
         through. What one snapshot shows, later ones show: no part of it is looked through for every chunk.
         """
-        begin = max(floor, mark.settled)
-        journal = SliceReader(self._journal)
+        begin = max(floor, mark.settled) or None
         try:
-            missing = self._chunks().first_outside(journal, self._span(begin or None, mark.position), described)
-        finally:
-            journal.close()
+            missing = self._missing(begin, mark.position, described)
+        except JournalTrimmed:
+            if floor:
+                raise
+            # Nothing keeps the journal for a load that is only being planned: what there is still is looked through.
+            missing = self._missing(None, mark.position, described)
         low = mark.position if missing is None else min(mark.position, missing - 1)
         self._settled = max(self._settled, low)
         return low
+
+    def _missing(self, after: int | None, upto: int, described: str) -> int | None:
+        """Where the first transaction of the journal committed that a snapshot does not show."""
+        journal = SliceReader(self._journal)
+        try:
+            return self._chunks().first_outside(journal, self._span(after, upto), described)
+        finally:
+            journal.close()
 
     def _reach(self, position: int) -> None:
         deadline = time.monotonic() + PATIENCE

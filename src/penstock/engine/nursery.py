@@ -14,11 +14,16 @@ import sys
 import tempfile
 import threading
 import weakref
+from pathlib import Path
 from typing import BinaryIO, Self
+
+import structlog
 
 from penstock.embedded import memory
 from penstock.embedded.cache import kernel_directory
 from penstock.errors import SourceFailed
+
+_log = structlog.get_logger()
 
 LEASE_FILE = 3
 """The number under which a child finds its lease's page."""
@@ -153,6 +158,8 @@ class Nursery:
         if self._control is None:
             self._control, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             environment = {"NUMBA_CACHE_DIR": str(kernel_directory()), **os.environ}
+            if not any(Path(environment["NUMBA_CACHE_DIR"]).rglob("*.nbi")):
+                _log.info("kernels are compiled, once for this installation: changes arrive after half a minute or more")
             # Threads do not survive a fork, and a capture has no use for a pool of them.
             environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
             environment = {**memory.SETTINGS, **environment}

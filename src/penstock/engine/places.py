@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
 from penstock.core.flow import Flow
@@ -18,6 +19,12 @@ def ledger_address(state: Path, url: str | None = None) -> LedgerAddress:
     """The ledger: what `url` or else PENSTOCK_DATABASE_URL names, else the state directory's own. LedgerUnusable."""
     given = url or os.environ.get(SETTING)
     return LedgerAddress.parse(given) if given else LedgerAddress(state / "ledger.db")
+
+
+def home(state: Path) -> str:
+    """What tells this state from that of any other installation, for people: a ledger that all share, or a machine's file."""
+    address = ledger_address(state)
+    return str(address) if address.path is None else f"{socket.gethostname()}:{address.path.absolute()}"
 
 
 def run_directory(flow: Flow, state: Path) -> Path:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from penstock.core.flow import DestinationUse, Flow
-from penstock.errors import FlowChanged
+from penstock.errors import EngineError, FlowChanged, LedgerFenced, PenstockError, ReloadUnfinished
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,17 @@ def compare(old: Flow, new: Flow) -> Changes:
         restarted=restarted,
         rules=old.config != new.config or any(before[n].required != after[n].required for n in both),
     )
+
+
+@contextmanager
+def past_refusing(flow: str) -> Iterator[None]:
+    """From where on a change of the flow cannot be refused any more: what fails in here ends the worker, not the change."""
+    try:
+        yield
+    except (EngineError, LedgerFenced):
+        raise
+    except PenstockError as error:
+        raise ReloadUnfinished(f"flow {flow} was changed by half: {error.code}: {error.message}") from error
 
 
 def kept(flow: Flow) -> str:

@@ -26,6 +26,7 @@ from penstock.engine.daemon import CRADLE
 from penstock.engine.home import LOGGING, spark_home
 from penstock.engine.jvm import OPTIONS, SMALL, Jvm
 from penstock.engine.nursery import shared
+from penstock.engine.properties import MASTER, conf_of, local_master
 from penstock.errors import SparkFailed
 
 if TYPE_CHECKING:
@@ -38,20 +39,25 @@ LOCAL_ATTEMPTS = 1000
 """How often Spark starts a lost lane again before its job fails."""
 
 
+def _is_not_py4j(record: logging.LogRecord) -> bool:
+    return record.module != "java_gateway"
+
+
 class SparkHost:
     """Spark as this process has it; there can be one at a time, because pyspark keeps its state in its modules."""
 
     def __init__(
         self, state: Path, master: str | None = None, conf: Mapping[str, str] | None = None, *, recording: bool = False
     ) -> None:
-        """`state` takes Spark's log and scratch files; `conf` overrides every setting of ours.
+        """`state` takes Spark's log and scratch files; `conf` overrides every setting of ours, and those of the environment.
 
-        `recording` makes this run write the class archive for later ones; it starts and stops slowly.
+        `recording` makes this run write the class archive for later ones; it starts and stops slowly. SparkMasterRefused for a
+        master that is not this machine.
         """
-        self.master = master or f"local[{LOCAL_TASKS},{LOCAL_ATTEMPTS}]"
         self.log_path = state / "logs/spark.log"
         self._scratch = state / "spark" / str(os.getpid())
-        self._conf = dict(conf or {})
+        self._conf = {**conf_of(os.environ), **(conf or {})}
+        self.master = local_master(master or os.environ.get(MASTER) or f"local[{LOCAL_TASKS},{LOCAL_ATTEMPTS}]", self._conf)
         self._recording = recording
         self._lock = threading.RLock()
         self._jvm: Jvm | None = None
@@ -142,8 +148,9 @@ class SparkHost:
 
         if SparkContext._active_spark_context is not None:
             raise SparkFailed("this process has another Spark session", remedy="Stop the other session first.")
-        # A dead JVM is our business to notice and to report; py4j would log each call that meets it.
+        # A dead JVM is our business to notice and to report; py4j would log each call that meets it, some of them as root.
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
+        logging.getLogger().addFilter(_is_not_py4j)
         java, home = find_java(), spark_home()
         self._archive = ClassArchive(java, home)
         options = self._archive.recording_options() if self._recording else self._archive.options()

@@ -6,6 +6,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import structlog
 
@@ -46,18 +47,37 @@ def said(wish: Wish) -> str:
     return f"by {wish.who} at {when}" + (f": {wish.why}" if wish.why else "")
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What was asked of a flow before its worker had it: whatever is newer is that worker's to answer, also from its start."""
+
+    reloads: int
+    event: int
+    """The newest event's number; 0 when there is none."""
+
+
+def asked(ledger: Ledger, flow: str) -> tuple[Wish, Asked]:
+    """What is wanted of the flow, and up to where others were asked."""
+    newest = max((event.id for event in ledger.lifecycle.events(flow, 1)), default=0)
+    wish = ledger.lifecycle.wish(flow)
+    return wish, Asked(wish.reloads, newest)
+
+
 class Steering:
     """Used by one thread, in the same rhythm as the worker's own watch."""
 
-    def __init__(self, ledger: Ledger, flow: str, generation: int, reload: Callable[[], str]) -> None:
-        """`reload` reads the definition again and says in words what has changed; its error is recorded as a refusal."""
+    def __init__(self, ledger: Ledger, flow: str, generation: int, reload: Callable[[], str], reloads: int) -> None:
+        """`reload` reads the definition again and says in words what has changed; its error is recorded as a refusal.
+
+        `reloads` is how often that had been asked for before the worker read the definition that it runs.
+        """
         self._ledger, self._flow, self._generation, self._reload = ledger, flow, generation, reload
         self._looked_at = 0.0
         self._who = str(Holder.here())
         self._wish = ledger.lifecycle.wish(flow)
-        self._reloads = self._wish.reloads
+        self._reloads = reloads
         self._state = "running"
-        self._late: list[tuple[str, str | None, str | None]] = []
+        self._late: list[tuple[str, str | None, str | None, int | None]] = []
         self._complained_at = -math.inf
         self._pausing = self._wish.state == "paused"
         if self._pausing:
@@ -86,16 +106,16 @@ class Steering:
             self.record("paused", None, "paused")
         return self._wish if self._wish.state == "stopped" else None
 
-    def record(self, event: str, why: str | None, state: str | None = None) -> None:
+    def record(self, event: str, why: str | None, state: str | None = None, answers: int | None = None) -> None:
         """Keeps what happened, in the ledger; while that cannot be reached, until it can."""
-        self._late.append((event, why, state))
+        self._late.append((event, why, state, answers))
         with contextlib.suppress(LedgerUnreachable):
             self._record_late()
 
     def _record_late(self) -> None:
         while self._late:
-            event, why, state = self._late[0]
-            self._ledger.lifecycle.record(self._flow, self._generation, event, why, self._who, state)
+            event, why, state, answers = self._late[0]
+            self._ledger.lifecycle.record(self._flow, self._generation, event, why, self._who, state, answers)
             self._late.pop(0)
 
     def _complain(self, error: LedgerError) -> None:
@@ -103,24 +123,24 @@ class Steering:
             self._complained_at = time.monotonic()
             _log.warning("the ledger could not be asked what is wanted of the flow", reason=error.message, remedy=error.remedy)
 
-    def reload(self) -> None:
-        """Has the definition read again, and records what came of it; a refusal changes nothing."""
+    def reload(self, question: int | None = None) -> None:
+        """Has the definition read again, and records what came of it as the answer; a refusal changes nothing."""
         try:
             changes = self._reload()
         except FlowInvalid as error:
             why = "; ".join(f"{p.path}: {p.message}" for p in error.problems)
             for problem in error.problems:
                 _log.warning("the flow file has a problem", path=problem.path, problem=problem.message, remedy=problem.remedy)
-            self._refused(error, f"{error.message}: {why}")
+            self._refused(error, f"{error.message}: {why}", question)
         except (FlowError, ConnectorError, DestinationError, JournalError, LedgerUnreachable, SourceError) as error:
-            self._refused(error, error.message)
+            self._refused(error, error.message, question)
         else:
             _log.info("reloaded", flow=self._flow, changes=changes)
-            self.record("reloaded", changes)
+            self.record("reloaded", changes, answers=question)
 
-    def _refused(self, error: PenstockError, why: str) -> None:
+    def _refused(self, error: PenstockError, why: str, question: int | None) -> None:
         _log.warning("reload refused; the flow goes on as before", code=error.code, reason=why, remedy=error.remedy)
-        self.record("reload refused", f"{error.code}: {why}")
+        self.record("reload refused", f"{error.code}: {why}", answers=question)
 
     def _follow(self, loops: Loops) -> None:
         wish = self._wish
@@ -135,4 +155,4 @@ class Steering:
             self.record("resumed", None, "running")
         if wish.reloads != self._reloads:
             self._reloads = wish.reloads
-            self.reload()
+            self.reload(wish.reloads)

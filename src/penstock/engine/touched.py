@@ -125,10 +125,15 @@ def among(changes: Batch, rows: Batch) -> Any:
 def _joint(batch: Batch, others: Sequence[tuple[pa.RecordBatch, TableSchema]]) -> list[pa.Array]:
     """The key columns of the rows, followed by those of all the others."""
     joint = []
+    key = batch.table.key
     for place, index in enumerate(batch.table.key_indexes):
         column = batch.rows.column(index)
         try:
-            theirs = [rows.column(table.key_indexes[place]).cast(column.type) for rows, table in others]
+            # By name, and by place only where a column of the key has been renamed.
+            theirs = [
+                rows.column(t.key_indexes[t.key.index(key[place]) if key[place] in t.key else place]).cast(column.type)
+                for rows, t in others
+            ]
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, IndexError) as error:
             raise DecodeFailed(
                 f"the key of {batch.table.qualified} has changed its type while the table was read",

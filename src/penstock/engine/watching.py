@@ -52,6 +52,7 @@ class SourceWatch(threading.Thread):
 
     def run(self) -> None:
         """The thread's loop."""
+        structlog.contextvars.bind_contextvars(flow=self._source.flow)
         while not self._stopping.wait(self._interval):
             health = self._look()
             if health is None:

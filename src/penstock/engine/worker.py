@@ -31,18 +31,27 @@ from penstock.engine.loading import Loading, enter, source_of
 from penstock.engine.loops import Beginning, Loops, Surroundings
 from penstock.engine.moments import Moment, Moments
 from penstock.engine.picture import Picture
-from penstock.engine.places import journal_directory, ledger_address, run_directory
+from penstock.engine.places import home, journal_directory, ledger_address, run_directory
 from penstock.engine.reading import Readers
-from penstock.engine.reloading import compare, kept
+from penstock.engine.reloading import compare, kept, past_refusing
 from penstock.engine.replaying import Replay
 from penstock.engine.resolving import Resolving
 from penstock.engine.session import SparkHost
 from penstock.engine.status import WorkerStatus
-from penstock.engine.steering import Steering, refuse_stopped, said
+from penstock.engine.steering import Asked, Steering, asked, refuse_stopped, said
 from penstock.engine.supervisor import CaptureSupervisor, give_up_place
 from penstock.engine.watching import SourceWatch
 from penstock.engine.whereabouts import Whereabouts
-from penstock.errors import FlowChanged, JournalLocked, LedgerError, LedgerFenced, LedgerUnreachable, PenstockError, SlotInUse
+from penstock.errors import (
+    FlowChanged,
+    JournalLocked,
+    LedgerError,
+    LedgerFenced,
+    LedgerUnreachable,
+    PenstockError,
+    SlotInUse,
+    WorkerFailed,
+)
 from penstock.journal.retention import journal_size, oldest_position
 from penstock.ledger.leases import Holder
 from penstock.ledger.ledger import Ledger
@@ -81,12 +90,11 @@ class Worker:
         `resolves` has staging tables merged as soon as none is.
         """
         self._loads_only, self._resolves = loads_only, resolves
-        self._flow = flow
+        self._replay = replay
         self._reload = reload
         self._fresh = self._fresh_options if reload is not None and refers else None
         self._source_watch: SourceWatch | None = None
         self.state = state
-        self._journal = journal_directory(flow, state)
         self._owns_host = host is None
         self._host = host or SparkHost(run_directory(flow, state), master)
         self._stopping = threading.Event()
@@ -97,6 +105,7 @@ class Worker:
         self._ledger: Ledger | None = None
         self._lease: HeldLease | None = None
         self._whereabouts: Whereabouts | None = None
+        self._asked = Asked(0, 0)
         self._steering: Steering | None = None
         self._resolving: Resolving | None = None
         self._keeper: JournalKeeper | None = None
@@ -104,12 +113,16 @@ class Worker:
         self._loading: Loading | None = None
         self._failed = False
         self._identity = ""
+        self._adopt(flow)
+
+    def _adopt(self, flow: Flow) -> None:
+        """Makes the definition the one that this worker runs; nothing of it has begun."""
+        self._flow, self._journal = flow, journal_directory(flow, self.state)
         self._source_card = connectors.find("source", flow.source.type)
-        self._replay = replay
-        beginning = replaying.source_options(replay, flow, self._journal) if replay is not None else {}
-        self._source: Source = self._source_card.load("source")(
-            flow.name, self._source_card.options.model_validate({**flow.source.options, **beginning})
-        )
+        beginning = replaying.source_options(self._replay, flow, self._journal) if self._replay is not None else {}
+        options = self._source_card.options.model_validate({**flow.source.options, **beginning})
+        self._source: Source = self._source_card.load("source")(flow.name, options)
+        self._source.home = home(self.state)
 
     @property
     def flow(self) -> Flow:
@@ -123,6 +136,7 @@ class Worker:
         ended the flow or, after everything else is done, that of a destination that failed.
         """
         outcome: tuple[str, str | None] = ("stopped", None)
+        structlog.contextvars.bind_contextvars(flow=self._flow.name)
         try:
             if not self._take_lease(wait):
                 return
@@ -131,6 +145,11 @@ class Worker:
         except PenstockError as error:
             outcome = ("failed", f"{error.code}: {error.message} → {error.remedy}")
             self._failed = self._has_failed() and not isinstance(error, LedgerError)
+            raise
+        except Exception as error:
+            # Its text may hold anything; the worker's own output has it.
+            found = WorkerFailed(type(error).__name__)
+            outcome = ("failed", f"{found.code}: {found.message} → {found.remedy}")
             raise
         finally:
             try:
@@ -174,20 +193,36 @@ class Worker:
         name = self._flow.name
         address = ledger_address(self.state)
         self._ledger = ledger = Ledger(address)
-        refuse_stopped(name, ledger.lifecycle.wish(name))
+        wish, self._asked = asked(ledger, name)
+        refuse_stopped(name, wish)
         self._whereabouts = Whereabouts(ledger, name, self._journal)
         self._whereabouts.refuse_elsewhere()
 
         def go_on() -> bool:
             with contextlib.suppress(LedgerUnreachable):
-                return not self._stopping.is_set() and ledger.lifecycle.wish(name).state != "stopped"
+                wish, self._asked = asked(ledger, name)
+                return not self._stopping.is_set() and wish.state != "stopped"
             return not self._stopping.is_set()
 
         self._lease = leasing.take(address, name, "worker", wait=go_on if wait else None, lost=self._news.set)
-        if self._lease is not None and wait:
-            # While it was waited for, the other worker may have begun the flow, and its journal.
+        if self._lease is not None:
+            # Who changes the flow from now on asks this worker; until now it may have been changed, and another worker may have
+            # begun it, and its journal.
+            if self._reload is not None:
+                self._take_change(self._reload())
             self._whereabouts.refuse_elsewhere()
         return self._lease is not None
+
+    def _take_change(self, new: Flow) -> None:
+        """Runs the flow as it is defined now, not as it was when this worker began to wait."""
+        if new == self._flow:
+            return
+        if new.name != self._flow.name:
+            compare(self._flow, new)
+        assert self._ledger is not None
+        self._source.close()
+        self._adopt(new)
+        self._whereabouts = Whereabouts(self._ledger, new.name, self._journal)
 
     def _start(self, wait: bool) -> None:
         assert self._ledger is not None and self._lease is not None
@@ -217,8 +252,8 @@ class Worker:
         beginning = prepared.start if new else oldest_position(self._journal)
         self._keeper = JournalKeeper(self._journal, loops, supervisor)
         self._picture = Picture(run_directory(self._flow, self.state), generation, self.status)
-        self._steering = Steering(self._ledger, self._flow.name, generation, self._reloaded)
-        self._resolving = Resolving(self._ledger, self._flow.name, generation)
+        self._steering = Steering(self._ledger, self._flow.name, generation, self._reloaded, self._asked.reloads)
+        self._resolving = Resolving(self._ledger, self._flow.name, self._steering.record, self._asked.event)
         self._identity = prepared.identity
         for load in self._ledger.loads.open(self._flow.name):
             if load.kind == "table" and load.state == "requested":
@@ -328,7 +363,8 @@ class Worker:
         discovered = self._source.discover() if changes.added or changes.restarted else ()
         beginning = Beginning(self._identity, oldest_position(self._journal), discovered)
         changes = self._loops.change(new, beginning, paused=self._steering.is_paused)
-        self._ledger.redefine(new.name, kept(new), self._lease.generation)
+        with past_refusing(new.name):
+            self._ledger.redefine(new.name, kept(new), self._lease.generation)
         return str(changes)
 
     def _fresh_options(self) -> Any | None:
@@ -379,7 +415,7 @@ class Worker:
     def _watch(self, max_empty_reads: int | None) -> str | None:
         """Until something ends the flow: looks after lease, wishes, capture, failed destinations, retention, the drain.
 
-        Returns why the flow ends when somebody has asked for it.
+        Returns why the flow ends when somebody has asked for it, or nothing is left.
         """
         assert self._keeper is not None and self._steering is not None and self._loops is not None
         assert self._picture is not None and self._supervisor is not None and self._resolving is not None
@@ -391,7 +427,8 @@ class Worker:
             self._resolving,
             drain,
             max_empty_reads=max_empty_reads,
-            loads_only=self._loads_only or self._source.loading().mode == "only",
+            loads_only=self._loads_only,
+            only_loads=self._source.loading().mode == "only",
             resolves=self._resolves,
         )
         while not self._stopping.is_set():
@@ -409,8 +446,9 @@ class Worker:
             if self._lease is not None and self._lease.valid():
                 self._keeper.look(paused=self._steering.is_paused)
                 self._picture.look()
-            if ending.is_due():
-                break
+            if (why := ending.look()) is not None:
+                self._raise_failed()
+                return why
         self._raise_failed()
         return None
 
@@ -436,8 +474,12 @@ class Worker:
                 raise loop.error
 
     def _has_failed(self) -> bool:
-        """Whether nothing of the flow can go on: no destination, or no source."""
-        lost = self._supervisor is not None and self._supervisor.error is not None
+        """Whether nothing of the flow can go on: no destination, no source, or a first load that cannot be finished.
+
+        A surprise is none of these: loads bear their own, and the worker's own says nothing of the source.
+        """
+        parts = (self._supervisor, self._source_watch, self._loading)
+        lost = any(part is not None and part.error is not None for part in parts)
         loops = tuple(self._loops or ())
         return lost or (bool(loops) and all(loop.error is not None for loop in loops))
 

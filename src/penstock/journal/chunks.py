@@ -27,3 +27,22 @@ def remove_loads(journal: Path, kept: Iterable[int]) -> None:
         for path in (journal / _HOME).iterdir():
             if path.name not in names:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def chunk_bytes(journal: Path) -> int | None:
+    """Bytes of all chunks; None when there is no place for any."""
+    if not (journal / _HOME).is_dir():
+        return None
+    return sum(path.stat().st_size for path in (journal / _HOME).glob("*/*") if path.is_file())
+
+
+def remove_all_loads(journal: Path) -> None:
+    """Gives back what all loads have left, and their place unless others keep something there too. OSError."""
+    home = journal / _HOME
+    if not home.is_dir():
+        return
+    for path in home.iterdir():
+        if path.name.isdigit():
+            shutil.rmtree(path)
+    if not any(home.iterdir()):
+        home.rmdir()

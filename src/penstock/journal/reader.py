@@ -12,10 +12,11 @@ import numpy.typing as npt
 
 from penstock.errors import JournalCorrupt, JournalTrimmed
 from penstock.journal.catalog import Catalog
-from penstock.journal.record import Note, Slice, unpack_frames, unpack_note
+from penstock.journal.record import Note, Slice, note_mark, read_frame, unpack_frames, unpack_note
 from penstock.journal.segment import catalog_path, index_path, segment_numbers, segment_path
 
 _READ = 4 << 20
+_FIRST_READ = 64 << 10
 
 
 class JournalTail:
@@ -48,9 +49,10 @@ class JournalTail:
             frames, used = unpack_frames(data)
             self._at += used
             for payload, _ in frames:
-                note = unpack_note(payload)
-                self.mark = max(self.mark, note.mark)
-                found += [s for s in note.slices if self._after is None or s.last > self._after]
+                mark = note_mark(payload)
+                self.mark = max(self.mark, mark)
+                if self._after is None or mark > self._after:
+                    found += [s for s in unpack_note(payload).slices if self._after is None or s.last > self._after]
             if found or (data and not frames and len(data) < limit):
                 return found
             if not frames:
@@ -64,28 +66,37 @@ class JournalTail:
             self._file = -1
 
     def _seek(self) -> bool:
+        asked = self._after
+        while (number := self._find()) is not None:
+            try:
+                self._open(number)
+            except JournalTrimmed:
+                # Trimmed since it was listed: what there is now decides whether the position is still there.
+                self._after = asked
+            else:
+                return True
+        return False
+
+    def _find(self) -> int | None:
+        """The segment to begin with; None while there is none."""
         numbers = segment_numbers(self._directory)
-        if not numbers:
-            return False
-        headers = {n: header for n in numbers if (header := read_header(self._directory, n)) is not None}
-        if not headers:
-            return False
-        first = min(headers)
+        found = _marks(self._directory, numbers, self._after) if numbers else None
+        if found is None:
+            return None
+        begins, own = found
         if self._after is None:
-            self._after = headers[first].mark
-        if self._after < headers[first].mark:
+            self._after = begins
+        if self._after < begins:
             raise JournalTrimmed(
                 f"the journal in {self._directory} begins after the position that is asked for",
                 asked=self._after,
-                begins=headers[first].mark,
+                begins=begins,
             )
-        # A header's mark is where the journal was complete when the segment began: the last one at or before us is ours.
-        self._open(max([n for n, h in headers.items() if h.mark <= self._after], default=first))
-        return True
+        return own
 
     def _advance(self) -> bool:
         # A segment without a header is still being made, and may be made again after a crash.
-        if read_header(self._directory, self._segment + 1) is None:
+        if header_mark(self._directory, self._segment + 1) is None:
             return False
         # The writer never returns to a segment it has left, but it may have added to it since our last read.
         if os.fstat(self._file).st_size > self._at:
@@ -95,15 +106,44 @@ class JournalTail:
 
     def _open(self, number: int) -> None:
         self.close()
-        self._file = os.open(index_path(self._directory, number), os.O_RDONLY)
+        try:
+            self._file = os.open(index_path(self._directory, number), os.O_RDONLY)
+        except FileNotFoundError as error:
+            raise JournalTrimmed(f"journal segment {number} is gone", segment=number) from error
         self._segment, self._at = number, 0
 
 
-def read_header(directory: Path, number: int) -> Note | None:
-    """The note with which a segment begins; None when it is not there (yet)."""
-    for note in read_notes(directory, number):
-        return note
-    return None
+def header_mark(directory: Path, number: int) -> int | None:
+    """Up to where the journal was complete when a segment began; None when its header is not there (yet)."""
+    try:
+        with index_path(directory, number).open("rb") as file:
+            header = read_frame(file)
+    except FileNotFoundError:
+        return None
+    return note_mark(header) if header is not None else None
+
+
+def _marks(directory: Path, numbers: Sequence[int], after: int | None) -> tuple[int, int] | None:
+    """Where the journal begins, and the last segment that began at or before a position; None where there is no journal.
+
+    A journal may have hundreds of segments: a few headers are read, not all.
+    """
+    heads = ((at, mark) for at, number in enumerate(numbers) if (mark := header_mark(directory, number)) is not None)
+    own, begins = next(heads, (0, None))
+    if begins is None:
+        return None
+    low, high, sought = own + 1, len(numbers), begins if after is None else after
+    while low < high:
+        middle = at = (low + high) // 2
+        while at >= low and (mark := header_mark(directory, numbers[at])) is None:
+            at -= 1
+        if at < low:
+            low = middle + 1
+        elif mark is not None and mark <= sought:
+            own, low = at, middle + 1
+        else:
+            high = at
+    return begins, numbers[own]
 
 
 def journal_mark(directory: Path) -> int | None:
@@ -118,8 +158,10 @@ def read_notes(directory: Path, number: int) -> Iterator[Note]:
     """The notes of a segment's index, its header first."""
     try:
         with index_path(directory, number).open("rb") as file:
-            data = b""
-            while more := file.read(_READ):
+            # Who wants the first of them is not to wait for all.
+            data, size = b"", _FIRST_READ
+            while more := file.read(size):
+                size = _READ
                 frames, used = unpack_frames(data + more)
                 data = (data + more)[used:]
                 yield from (unpack_note(payload) for payload, _ in frames)

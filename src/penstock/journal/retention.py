@@ -6,7 +6,7 @@ import itertools
 import time
 from pathlib import Path
 
-from penstock.journal.reader import read_header, read_notes
+from penstock.journal.reader import header_mark, read_notes
 from penstock.journal.segment import index_path, segment_numbers, segment_path
 
 
@@ -35,8 +35,8 @@ def trim(directory: Path, passed: int, retention: float, max_bytes: int, now: fl
         status = path.stat()
         if now - status.st_mtime < retention and size <= max_bytes:
             break
-        header = read_header(directory, following)
-        if header is None or header.mark > passed or _reaches_over(directory, number, numbers[-1], passed):
+        mark = header_mark(directory, following)
+        if mark is None or mark > passed or _reaches_over(directory, number, numbers[-1], passed):
             break
         path.unlink()
         index_path(directory, number).unlink(missing_ok=True)
@@ -63,8 +63,7 @@ def _reaches_over(directory: Path, number: int, newest: int, passed: int) -> boo
 def oldest_position(directory: Path) -> int:
     """The oldest position after which everything is still there: transactions that reach back over what was removed are not."""
     numbers = segment_numbers(directory)
-    header = read_header(directory, numbers[0])
-    position = header.mark if header is not None else 0
+    position = header_mark(directory, numbers[0]) or 0
     for number in numbers:
         for note in read_notes(directory, number):
             position = max([position, *(s.last for s in note.slices if s.segment < numbers[0])])

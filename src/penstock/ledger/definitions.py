@@ -14,9 +14,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from penstock.errors import FlowExists, FlowUnknown, KeyReused, RevisionStale
+from penstock.errors import FlowExists, FlowUnknown, KeyReused, LeaseLost, RevisionStale, TransitionRefused
 from penstock.ledger.database import LedgerDatabase
-from penstock.ledger.lifecycle import Wish, keep_wish, note_event
+from penstock.ledger.lifecycle import Wish, keep_wish, note_event, read_wish, refuse_deleted
 
 REVISIONS = 100
 """How many revisions of a flow are kept."""
@@ -112,9 +112,13 @@ class Definitions:
             return _require(c, draft.flow), True
 
     def update(self, draft: Draft, who: str, why: str | None, etag: str | None) -> Stored:
-        """Keeps another definition of the flow; its state stays. FlowUnknown, RevisionStale when `etag` is another one's."""
+        """Keeps another definition of the flow; its state stays. FlowUnknown, RevisionStale when `etag` is another one's.
+
+        TransitionRefused while the flow is being deleted.
+        """
         with self._database.transaction(draft.flow) as c:
             before = _require(c, draft.flow)
+            refuse_deleted(c, draft.flow)
             self.match(before, etag)
             if before.definition == draft.definition:
                 return before
@@ -133,10 +137,26 @@ class Definitions:
             note_event(c, draft.flow, "updated", who, why, None)
             return _require(c, draft.flow)
 
-    def delete(self, flow: str, who: str, why: str | None, etag: str | None = None) -> None:
-        """Removes the flow and everything that the ledger knows of it; what remains is the event. FlowUnknown, RevisionStale."""
+    def begin_delete(self, flow: str, leased: int, who: str, etag: str | None = None) -> None:
+        """From now on the flow is being deleted: it is not started nor changed any more. May run twice.
+
+        `leased` is the generation of the caller's lease. FlowUnknown, RevisionStale, LeaseLost; TransitionRefused for a flow that
+        is not stopped, also by somebody who has started it only just now.
+        """
         with self._database.transaction(flow) as c:
             self.match(_require(c, flow), etag)
+            refuse_unless_stopped(flow, read_wish(c, flow), "deleted")
+            if c.scalar(sa.text("select generation from leases where flow = :f"), {"f": flow}) != leased:
+                raise LeaseLost(f"flow {flow} was taken over before anything of it was deleted", flow=flow)
+            c.execute(sa.text("update flows set deleting = :w where name = :f"), {"w": who, "f": flow})
+
+    def delete(self, flow: str, who: str, why: str | None) -> None:
+        """Removes what the ledger knows of a flow whose deletion was begun; what remains is the event. FlowUnknown."""
+        with self._database.transaction(flow) as c:
+            _require(c, flow)
+            if c.scalar(sa.text("select deleting from flows where name = :f"), {"f": flow}) is None:
+                # Somebody else has finished it meanwhile, and created another one.
+                raise FlowUnknown(f"flow {flow} was deleted by somebody else, and this is another one", flow=flow)
             note_event(c, flow, "deleted", who, why, None)
             # The newest event stays: numbers of events only grow, and who watches must see this one.
             last = c.scalar(sa.text("select max(id) from flow_events where flow = :f"), {"f": flow})
@@ -196,6 +216,13 @@ class Definitions:
         )
         keep_wish(c, flow, Wish("stopped", "penstock", "its state was removed", _now()))
         return True
+
+
+def refuse_unless_stopped(flow: str, wish: Wish, participle: str) -> None:
+    """TransitionRefused when the flow is wished to run, or a reconfiguration lets it run again."""
+    if wish.state != "stopped" or wish.then is not None:
+        remedy = f"`penstock flow stop` it first; then it can be {participle}."
+        raise TransitionRefused(f"flow {flow} is not stopped", remedy=remedy, flow=flow)
 
 
 def _made_by(c: sa.Connection, who: str, key: CreationKey) -> str | None:

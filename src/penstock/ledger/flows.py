@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from penstock.ledger.database import LedgerDatabase
 
 PAGE = 100
-_KNOWN = "name, identity, definition, generation, state, reason, updated_at, journal"
+_KNOWN = "name, identity, definition, generation, state, reason, updated_at, journal, deleting"
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,8 @@ class KnownFlow:
     """µs since 1970, of the last change of state or definition."""
     journal: str | None = None
     """The machine and directory where the flow's journal lies; None before there is one."""
+    deleting: str | None = None
+    """Who deletes it; None when nobody does."""
     labels: dict[str, str] = field(default_factory=dict)
 
 

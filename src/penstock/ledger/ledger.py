@@ -19,9 +19,12 @@ from penstock.ledger.audit import Audit
 from penstock.ledger.database import LedgerDatabase
 from penstock.ledger.definitions import Definitions
 from penstock.ledger.flows import Flows, keep_labels
+from penstock.ledger.history import History
 from penstock.ledger.letters import DeadLetters
-from penstock.ledger.lifecycle import Lifecycle
+from penstock.ledger.lifecycle import Lifecycle, refuse_deleted
+from penstock.ledger.load_sums import LoadSums
 from penstock.ledger.loads import Loads
+from penstock.ledger.partaking import Partaking
 from penstock.ledger.quarantines import Quarantines
 from penstock.ledger.register import Register
 from penstock.ledger.statement import Statement
@@ -79,8 +82,12 @@ class Ledger:
         """Every flow, page by page."""
         self.tokens = Tokens(self._database)
         self.audit = Audit(self._database)
+        self.history = History(self._database)
         self.quarantines = Quarantines(self._database, self._fenced)
         self.loads = Loads(self._database, self._fenced)
+        self.partaking = Partaking(self.loads, self._fenced)
+        self.load_sums = LoadSums(self._database, self._fenced)
+        """How far loads have come."""
 
     def close(self) -> None:
         """Gives back the connection."""
@@ -94,6 +101,7 @@ class Ledger:
         with self._database.transaction(flow) as c:
             if leased is not None and c.scalar(sa.text("select generation from leases where flow = :n"), {"n": flow}) != leased:
                 raise LeaseLost(f"flow {flow} was taken over before this worker had begun", flow=flow)
+            refuse_deleted(c, flow)
             row = c.execute(sa.text("select identity, generation from flows where name = :n"), {"n": flow}).one_or_none()
             # A flow that was created and has never begun has no source yet.
             if row is not None and row.identity not in ("", identity):
@@ -162,9 +170,15 @@ class Ledger:
                 c.execute(sa.text(statement), {"f": flow})
 
     def keep_destinations(self, flow: str, names: Sequence[str], generation: int) -> None:
-        """Marks the checkpoints of destinations that the flow has no longer as removed, and those of others as not."""
+        """Marks the checkpoints of destinations that the flow has no longer as removed, and those of others as not.
+
+        Open loads go on without those that are gone, and without those that were away.
+        """
         here: sa.BindParameter[Any] = sa.bindparam("names", type_=sa.String, expanding=True)
         with self._fenced(flow, generation) as c:
+            away = "select destination from checkpoints where flow = :f and removed_at is not null and destination in :names"
+            back = c.scalars(sa.text(away).bindparams(here), {"f": flow, "names": list(names)}).all()
+            self.partaking.follow(c, flow, names, back)
             for sql in (
                 "update checkpoints set removed_at = :t where flow = :f and removed_at is null and destination not in :names",
                 "update checkpoints set removed_at = null where flow = :f and removed_at is not null and destination in :names",

@@ -6,9 +6,10 @@ state. A wish outlives workers: one that starts for a paused flow is paused from
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import sqlalchemy as sa
 
@@ -24,8 +25,10 @@ HISTORY = 200
 """How many events of a flow are kept."""
 
 _NEWEST = Statement(
-    "select id, at, event, who, why, generation from flow_events where flow = :f and id > :a order by id desc limit :n"
+    "select id, at, event, who, why, generation, answers from flow_events where flow = :f and id > :a order by id desc limit :n"
 )
+_STEPS = Statement("select flow, state, who, why, at, reloads from wishes where who like :w")
+_TURN = Statement("select {turn}")
 _WISH = Statement("select state, who, why, at, reloads from wishes where flow = :f")
 
 _COMMANDS: dict[str, tuple[State, tuple[State, ...], str]] = {
@@ -36,6 +39,8 @@ _COMMANDS: dict[str, tuple[State, tuple[State, ...], str]] = {
     "run": ("once", ("stopped", "once"), "It is not stopped: `penstock flow stop` ends it; then it can be run once."),
 }
 """What each command asks for, from which wishes it may, and what to do else."""
+_STEP = re.compile(r" \(reconfiguring, then (running|paused|once)\)$")
+"""How the one ends who is named by a wish that is not to last. No token's name and no user's has such an end."""
 _PAST = {"pause": "paused", "resume": "resumed", "stop": "stopped", "start": "started", "run": "run once"}
 
 
@@ -50,6 +55,12 @@ class Wish:
     reloads: int = 0
     """How often its definition was asked to be read again."""
 
+    @property
+    def then(self) -> State | None:
+        """What follows by itself, when this is a step of a reconfiguration; None when it is meant to last."""
+        found = _STEP.search(self.who)
+        return cast(State, found[1]) if found else None
+
 
 @dataclass(frozen=True)
 class Event:
@@ -61,6 +72,8 @@ class Event:
     who: str
     why: str | None
     generation: int | None
+    answers: int | None = None
+    """The number of the question that it answers; a reload answers every one up to that."""
 
 
 class Lifecycle:
@@ -72,7 +85,7 @@ class Lifecycle:
     def wish(self, flow: str) -> Wish:
         """What is wanted of the flow now; a read that nobody waits for."""
         with self._database.reading() as c:
-            return _wish(c, flow)
+            return read_wish(c, flow)
 
     def ask(self, command: str, flow: str, who: str, why: str | None = None, *, known: bool = False) -> tuple[Wish, bool]:
         """Records what a command wants of the flow; the wish, and whether it is a new one. TransitionRefused, FlowUnknown.
@@ -83,25 +96,61 @@ class Lifecycle:
         with self._database.transaction(flow) as c:
             if not known and not _is_known(c, flow):
                 raise FlowUnknown(f"there is no flow named {flow} in {self._database.address}", flow=flow)
-            before = _wish(c, flow)
-            if before.state not in allowed:
-                raise TransitionRefused(f"flow {flow} is {before.state}: it cannot be {_PAST[command]}", remedy=remedy, flow=flow)
-            if before.state == state and not (command in ("start", "run") and _has_failed(c, flow)):
+            before = read_wish(c, flow)
+            # A step is on its way to what counts; who asks for something meanwhile has the last word, also for the same.
+            now = before.then or before.state
+            if now not in allowed:
+                raise TransitionRefused(f"flow {flow} is {now}: it cannot be {_PAST[command]}", remedy=remedy, flow=flow)
+            if state != "stopped":
+                refuse_deleted(c, flow)
+            if before.state == state and before.then is None and not (command in ("start", "run") and _has_failed(c, flow)):
                 return before, False
             wish = Wish(state, who, why, _now(), before.reloads)
             keep_wish(c, flow, wish)
             note_event(c, flow, f"{command} asked for", who, why, None)
             return wish, True
 
-    def ask_reload(self, flow: str, who: str) -> int:
-        """Asks for the flow's definition to be read again; the newest event before, so that the answer can be waited for."""
+    def step(
+        self, command: str, flow: str, who: str, why: str | None, *, after: Wish, then: State | None = None, by: str | None = None
+    ) -> Wish | None:
+        """Another wish in the place of `after`; None, and nothing, when somebody has wished something else since.
+
+        With `then` it is one step of several: whoever finds it left over goes on to that. The event names `by`, if not `who`.
+        """
+        with self._database.transaction(flow) as c:
+            before = read_wish(c, flow)
+            if (before.state, before.who, before.at) != (after.state, after.who, after.at):
+                return None
+            named = f"{who} (reconfiguring, then {then})" if then is not None else who
+            wish = Wish(_COMMANDS[command][0], named, why, _now(), before.reloads)
+            keep_wish(c, flow, wish)
+            note_event(c, flow, f"{command} asked for", by or who, why, None)
+            return wish
+
+    def go_on(self, flow: str, left: Wish, by: str) -> Wish | None:
+        """Takes the step that follows one which was left over; None when somebody has wished something else since."""
+        command = "pause" if left.then == "paused" else "run" if left.then == "once" else "start"
+        command = "resume" if (left.state, left.then) == ("paused", "running") else command
+        who, why = _STEP.sub("", left.who), "a reconfiguration was cut short"
+        return self.step(command, flow, who, why, after=left, by=by)
+
+    def steps(self) -> list[tuple[str, Wish]]:
+        """Every flow whose wish is a step of a reconfiguration."""
+        with self._database.reading() as c:
+            rows = _STEPS.run(c, w="%(reconfiguring, then %").all()
+        found = [(str(row.flow), Wish(row.state, row.who, row.why, row.at, row.reloads)) for row in rows]
+        return [(flow, wish) for flow, wish in found if wish.then is not None]
+
+    def ask_reload(self, flow: str, who: str) -> tuple[int, int]:
+        """Asks for the flow's definition to be read again; the newest event before the answer, and the question's number."""
         with self._database.transaction(flow) as c:
             if not _is_known(c, flow):
                 raise FlowUnknown(f"there is no flow named {flow} in {self._database.address}", flow=flow)
-            before = _wish(c, flow)
+            before = read_wish(c, flow)
             keep_wish(c, flow, Wish(before.state, before.who, before.why, before.at, before.reloads + 1))
             note_event(c, flow, "reload asked for", who, None, None)
-            return int(c.scalar(sa.text("select max(id) from flow_events where flow = :f"), {"f": flow}) or 0)
+            newest = c.scalar(sa.text("select max(id) from flow_events where flow = :f"), {"f": flow})
+            return int(newest or 0), before.reloads + 1
 
     def note(self, flow: str, event: str, who: str, why: str | None) -> int:
         """Records that an operator wants something which is no state; the event's number, after which the answer comes."""
@@ -111,7 +160,16 @@ class Lifecycle:
             note_event(c, flow, event, who, why, None)
             return int(c.scalar(sa.text("select max(id) from flow_events where flow = :f"), {"f": flow}) or 0)
 
-    def record(self, flow: str, generation: int, event: str, why: str | None, who: str, state: str | None = None) -> bool:
+    def record(
+        self,
+        flow: str,
+        generation: int,
+        event: str,
+        why: str | None,
+        who: str,
+        state: str | None = None,
+        answers: int | None = None,
+    ) -> bool:
         """What a worker has done, and the flow's state from then on; false, and nothing, when another has taken over."""
         with self._database.transaction(flow) as c:
             if c.scalar(sa.text("select generation from flows where name = :f"), {"f": flow}) != generation:
@@ -121,7 +179,7 @@ class Lifecycle:
                     sa.text("update flows set state = :s, reason = :r, updated_at = :t where name = :f"),
                     {"s": state, "r": plain(why) if why is not None else None, "t": _now(), "f": flow},
                 )
-            note_event(c, flow, event, who, why, generation)
+            note_event(c, flow, event, who, why, generation, answers)
             return True
 
     def events(self, flow: str, limit: int = 10, after: int = 0) -> list[Event]:
@@ -136,7 +194,8 @@ class Lifecycle:
         with self._database.reading() as c:
             rows = c.execute(
                 sa.text(
-                    f"select flow, id, at, event, who, why, generation from flow_events where id > :a{only} order by id limit :n"
+                    "select flow, id, at, event, who, why, generation, answers"
+                    f" from flow_events where id > :a{only} order by id limit :n"
                 ),
                 {"a": last, "n": limit, **({"f": flow} if flow is not None else {})},
             ).all()
@@ -156,11 +215,23 @@ class Lifecycle:
         return Flows(self._database).find(name)
 
 
+def refuse_deleted(c: sa.Connection, flow: str) -> None:
+    """TransitionRefused when somebody deletes the flow, as part of somebody's transaction: what it had may be gone already."""
+    who = c.scalar(sa.text("select deleting from flows where name = :f"), {"f": flow})
+    if who is not None:
+        raise TransitionRefused(
+            f"flow {flow} is being deleted by {who}",
+            remedy="`penstock flow delete` finishes that, also one that was cut short; then the flow can be created anew.",
+            flow=flow,
+        )
+
+
 def _has_failed(c: sa.Connection, flow: str) -> bool:
     return bool(c.scalar(sa.text("select state from flows where name = :f"), {"f": flow}) == "failed")
 
 
-def _wish(c: sa.Connection, flow: str) -> Wish:
+def read_wish(c: sa.Connection, flow: str) -> Wish:
+    """What is wanted of the flow, as part of somebody's transaction."""
     row = _WISH.run(c, f=flow).one_or_none()
     return Wish(**row._mapping) if row is not None else Wish()
 
@@ -177,12 +248,16 @@ def keep_wish(c: sa.Connection, flow: str, wish: Wish) -> None:
     )
 
 
-def note_event(c: sa.Connection, flow: str, event: str, who: str, why: str | None, generation: int | None) -> None:
-    """Keeps an event, as part of somebody's transaction."""
+def note_event(
+    c: sa.Connection, flow: str, event: str, who: str, why: str | None, generation: int | None, answers: int | None = None
+) -> None:
+    """Keeps an event, as part of somebody's transaction; events of all flows are seen in the order of their numbers."""
+    # A number is given with the row and seen with the commit: who has seen 12 asks for what comes after, and never for 11.
+    _TURN.run(c)
     why = plain(why) if why is not None else None
     c.execute(
-        sa.text("insert into flow_events (flow, at, event, who, why, generation) values (:f, :t, :e, :w, :y, :g)"),
-        {"f": flow, "t": _now(), "e": event, "w": who, "y": why, "g": generation},
+        sa.text("insert into flow_events (flow, at, event, who, why, generation, answers) values (:f, :t, :e, :w, :y, :g, :n)"),
+        {"f": flow, "t": _now(), "e": event, "w": who, "y": why, "g": generation, "n": answers},
     )
     c.execute(
         sa.text(

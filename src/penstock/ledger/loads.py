@@ -40,7 +40,7 @@ class Load:
     kind: str
     """`first` with the flow's first start, `table` for tables that join, `backfill` for tables that are live."""
     spec: Mapping[str, Any]
-    """What was asked for: tables, destinations, where, rules."""
+    """What was asked for: tables, destinations, where, rules; and who takes part, and who has left it."""
     state: str
     wish: str
     reason: str | None
@@ -58,6 +58,19 @@ class Load:
     def is_over(self) -> bool:
         """Whether nothing more comes of it."""
         return self.state in ENDED
+
+    @property
+    def takers(self) -> list[str] | None:
+        """The destinations that take part, from when it is planned; None before."""
+        found: list[str] | None = self.spec.get("takers")
+        return found
+
+    def takes(self, destination: str) -> bool:
+        """Whether a destination takes part; before it is planned everybody does who is asked for."""
+        if self.takers is not None:
+            return destination in self.takers
+        wanted = self.spec.get("destinations")
+        return not wanted or destination in wanted
 
 
 @dataclass(frozen=True)
@@ -109,9 +122,10 @@ class Loads:
     def request(self, flow: str, kind: str, spec: Mapping[str, Any], who: str) -> int:
         """Asks for a load; a worker of the flow takes it up. Returns its number."""
         with self._database.transaction() as c:
-            return self._insert(c, flow, kind, spec, who)
+            return self.insert(c, flow, kind, spec, who)
 
-    def _insert(self, c: sa.Connection, flow: str, kind: str, spec: Mapping[str, Any], who: str) -> int:
+    def insert(self, c: sa.Connection, flow: str, kind: str, spec: Mapping[str, Any], who: str) -> int:
+        """Part of a transaction: a load is asked for."""
         found = c.execute(
             sa.text(
                 "insert into loads (flow, kind, spec, state, wish, position, low, who, created_at, updated_at)"
@@ -136,16 +150,17 @@ class Loads:
         `cursor` is the position after which their changes will be missing until they have caught up; 0 where none come meanwhile.
         """
         with self._fenced(flow, generation) as c:
-            load = self._insert(c, flow, kind, spec, who)
-            self._enter(c, flow, load, entries, cursor)
+            load = self.insert(c, flow, kind, spec, who)
+            self.add_entries(c, flow, load, entries, cursor)
             return load
 
     def enter(self, flow: str, generation: int, load: int, entries: Mapping[str, Iterable[Any]], cursor: int = 0) -> None:
         """From now on these tables wait for the load, at these destinations."""
         with self._fenced(flow, generation) as c:
-            self._enter(c, flow, load, entries, cursor)
+            self.add_entries(c, flow, load, entries, cursor)
 
-    def _enter(self, c: sa.Connection, flow: str, load: int, entries: Mapping[str, Iterable[Any]], cursor: int = 0) -> None:
+    def add_entries(self, c: sa.Connection, flow: str, load: int, entries: Mapping[str, Iterable[Any]], cursor: int = 0) -> None:
+        """Part of a transaction: tables wait for the load, whatever they waited for before."""
         for destination, tables in entries.items():
             for schema, table in tables:
                 c.execute(
@@ -168,12 +183,18 @@ class Loads:
         position: int,
         low: int,
         replaced: Sequence[int] = (),
+        takers: Sequence[str] | None = None,
     ) -> None:
         """Records chunks of a load, more of them at times, and the snapshot they are read in, if they have one in common.
 
-        `chunks` have schema, table, content, rows and bytes; the chunks in `replaced` are given up.
+        `chunks` have schema, table, content, rows and bytes; the chunks in `replaced` are given up. `takers` take part from now
+        on, and nobody else, unless that has been said before.
         """
         with self._fenced(load.flow, generation) as c:
+            now = self._current(c, load)
+            if takers is not None and now.takers is None:
+                spec = json.dumps({**now.spec, "takers": list(takers)})
+                c.execute(sa.text("update loads set spec = :s where id = :i"), {"s": spec, "i": load.id})
             for number in replaced:
                 c.execute(sa.text("update load_chunks set state = 'gone' where id = :i"), {"i": number})
             for chunk in chunks:
@@ -260,16 +281,18 @@ class Loads:
                 c.execute(sa.text("update load_chunks set state = 'gone' where load_id = :i"), {"i": load.id})
 
     def forget_entries(self, load: Load, generation: int, tables: Iterable[tuple[str, str]] | None = None) -> None:
-        """The load's tables, or these of them, are live as if they had never waited."""
+        """The load's tables, or these of them, are live as if they had never waited; not where it goes on without them."""
         with self._fenced(load.flow, generation) as c:
+            sql, keys = "delete from load_entries where flow = :f and load_id = :l", {"f": load.flow, "l": load.id}
+            takers = self._current(c, load).takers
+            here: list[sa.BindParameter[Any]] = [] if takers is None else [sa.bindparam("d", takers, expanding=True)]
+            sql += " and destination in :d" if here else ""
             if tables is None:
-                c.execute(sa.text("delete from load_entries where flow = :f and load_id = :l"), {"f": load.flow, "l": load.id})
+                c.execute(sa.text(sql).bindparams(*here), keys)
                 return
             for schema, table in tables:
-                c.execute(
-                    sa.text("delete from load_entries where flow = :f and load_id = :l and schema_name = :s and table_name = :n"),
-                    {"f": load.flow, "l": load.id, "s": schema, "n": table},
-                )
+                one = sa.text(f"{sql} and schema_name = :s and table_name = :n").bindparams(*here)
+                c.execute(one, {**keys, "s": schema, "n": table})
 
     def give_up_chunks(self, load: Load, generation: int, chunks: Iterable[int]) -> None:
         """Nobody needs these chunks any more: their table is gone."""
@@ -291,13 +314,31 @@ class Loads:
 
     def all(self, flow: str) -> list[Load]:
         """Every load of the flow, the newest last."""
+        return self._found("flow = :f order by id", f=flow)
+
+    def listed(self, c: sa.Connection, flow: str) -> list[Load]:
+        """The same as part of a transaction."""
+        return _rows(c, "flow = :f order by id", f=flow)
+
+    def _found(self, which: str, **values: Any) -> list[Load]:
         with self._database.reading() as c:
-            rows = c.execute(sa.text(f"select {_LOAD} from loads where flow = :f order by id"), {"f": flow}).all()
-        return [Load(**{**row._mapping, "spec": json.loads(row._mapping["spec"])}) for row in rows]
+            return _rows(c, which, **values)
+
+    def _current(self, c: sa.Connection, load: Load) -> Load:
+        """The load as the transaction has it: a destination may have left it since it was read."""
+        return _rows(c, "id = :i", i=load.id)[0]
 
     def open(self, flow: str) -> list[Load]:
-        """The loads that are not over."""
-        return [load for load in self.all(flow) if not load.is_over]
+        """The loads that are not over, the newest last."""
+        return self._found("flow = :f and state not in ('done', 'cancelled', 'failed') order by id", f=flow)
+
+    def page(self, flow: str, before: int | None, limit: int) -> list[Load]:
+        """The newest loads, the newest first, with numbers below that one."""
+        return self._found("flow = :f and id < :b order by id desc limit :n", f=flow, b=before or 1 << 62, n=limit)
+
+    def find(self, flow: str, load: int) -> Load | None:
+        """One load of the flow."""
+        return next(iter(self._found("flow = :f and id = :i", f=flow, i=load)), None)
 
     def chunks(self, load: int, *, over: bool = False) -> list[LoadChunk]:
         """The chunks of a load in the order in which they are read; those that are gone only of a load that is `over`."""
@@ -347,7 +388,9 @@ class Loads:
         for chunk in work.get("chunks", ()):
             c.execute(
                 sa.text(
-                    "insert into load_deliveries (chunk_id, destination, epoch) values (:c, :d, :n)"
+                    # The chunks of a load that was cancelled may be gone before an epoch of it is closed.
+                    "insert into load_deliveries (chunk_id, destination, epoch)"
+                    " select id, :d, :n from load_chunks where id = :c"
                     " on conflict (chunk_id, destination) do nothing"
                 ),
                 {"c": chunk, "d": epoch.destination, "n": epoch.number},
@@ -381,6 +424,7 @@ class Loads:
             f"delete from load_deliveries where chunk_id in ({chunks})",
             "delete from load_tables where load_id in (select id from loads where flow = :f)",
             "delete from load_chunks where load_id in (select id from loads where flow = :f)",
+            "delete from load_sums where load_id in (select id from loads where flow = :f)",
             "delete from load_entries where flow = :f",
             "delete from loads where flow = :f",
         ):
@@ -389,3 +433,8 @@ class Loads:
 
 def _now() -> int:
     return time.time_ns() // 1000
+
+
+def _rows(c: sa.Connection, which: str, **values: Any) -> list[Load]:
+    rows = c.execute(sa.text(f"select {_LOAD} from loads where {which}"), values).all()
+    return [Load(**{**row._mapping, "spec": json.loads(row._mapping["spec"])}) for row in rows]

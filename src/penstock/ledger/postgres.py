@@ -16,12 +16,10 @@ from penstock.core.secret import mask
 from penstock.errors import LedgerError, LedgerUnreachable, LedgerUnusable
 from penstock.ledger.address import LedgerAddress
 from penstock.ledger.backend import GENERATION, Writes
-from penstock.ledger.statement import Statement
+from penstock.ledger.statement import LOCKS, Statement
 
 SCHEMA = "penstock_ledger"
 """A schema of its own: the database may be another program's too, and Alembic's table has the same name everywhere."""
-LOCKS = 0x70656E73
-"""The class of our advisory locks; other programs of the database may use some too."""
 _SETTINGS = f"""\
 set search_path to {SCHEMA};
 set lock_timeout to '12s';

@@ -14,7 +14,7 @@ from penstock.ledger.lifecycle import Wish
 from penstock.ledger.statement import Statement
 
 _COLUMNS = (
-    "f.name, f.state, f.reason, f.generation, f.updated_at, d.revision, d.created_at, d.updated_at as defined_at,"
+    "f.name, f.state, f.reason, f.generation, f.updated_at, f.deleting, d.revision, d.created_at, d.updated_at as defined_at,"
     " w.state as wished, w.who as wished_by, w.why as wished_why, w.at as wished_at, w.reloads,"
     " l.generation as l_generation, l.purpose, l.host, l.pid, l.started, l.machine, l.taken_at, l.renewals, l.deadline,"
     " l.expires_at"
@@ -55,6 +55,8 @@ class Entry:
     wish: Wish
     lease: Lease | None
     labels: dict[str, str]
+    deleting: str | None
+    """Who deletes it; None when nobody does."""
 
 
 class Register:
@@ -114,4 +116,4 @@ def _entry(row: Any, labels: dict[str, str]) -> Entry:
         lease = Lease(row.name, row.l_generation, row.purpose, holder, *times)
     wish = Wish() if row.wished is None else Wish(row.wished, row.wished_by, row.wished_why, row.wished_at, row.reloads)
     flow = (row.name, row.state, row.reason, row.generation, row.updated_at)
-    return Entry(*flow, row.revision, row.created_at, row.defined_at, wish, lease, labels)
+    return Entry(*flow, row.revision, row.created_at, row.defined_at, wish, lease, labels, row.deleting)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, ForeignKeyConstraint, Index, Integer, LargeBinary, MetaData, String, Table, Text
 
-HEAD = "0009"
+HEAD = "0013"
 """The newest migration."""
 
 metadata = MetaData()
@@ -21,6 +21,7 @@ flows = Table(
     Column("updated_at", BigInteger, nullable=False),
     Column("memory", Text),
     Column("journal", Text),
+    Column("deleting", String(255)),
 )
 
 flow_labels = Table(
@@ -157,7 +158,9 @@ flow_events = Table(
     Column("who", String(255), nullable=False),
     Column("why", Text),
     Column("generation", BigInteger),
+    Column("answers", BigInteger),
     Index("flow_events_by_flow", "flow", "id"),
+    sqlite_autoincrement=True,
 )
 
 definitions = Table(
@@ -277,6 +280,20 @@ load_deliveries = Table(
     Column("destination", String(63), primary_key=True),
     Column("epoch", BigInteger, nullable=False),
     ForeignKeyConstraint(["chunk_id"], ["load_chunks.id"]),
+)
+
+load_sums = Table(
+    "load_sums",
+    metadata,
+    Column("load_id", Integer, primary_key=True),
+    Column("schema_name", String(255), primary_key=True),
+    Column("table_name", String(255), primary_key=True),
+    Column("destination", String(63), primary_key=True),
+    Column("chunks", BigInteger, nullable=False),
+    Column("chunk_rows", BigInteger, nullable=False),
+    Column("chunk_bytes", BigInteger, nullable=False),
+    Column("read_at", BigInteger, nullable=False),
+    ForeignKeyConstraint(["load_id"], ["loads.id"]),
 )
 
 load_entries = Table(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import tempfile
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +35,7 @@ class SQLiteBackend:
 
     def engine(self) -> sa.Engine:
         """One connection for all threads."""
+        _make_private(self._path)
         engine = sa.create_engine(
             f"sqlite:///{self._path}", poolclass=StaticPool, connect_args={"check_same_thread": False, "timeout": PATIENCE}
         )
@@ -85,6 +89,21 @@ class SQLiteBackend:
         if getattr(own, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             kind = LedgerUnreachable
         return kind(f"the ledger {self._path} cannot be used: {own or type(error).__name__}")
+
+
+def _make_private(path: Path) -> None:
+    # Dead letters in it are rows of somebody's data; what SQLite lays beside it gets the file's own rights. The file is made, and
+    # closed, under another name: whoever closes any descriptor of a database gives up every lock that his process has on it
+    # (POSIX), and a log that is begun anew under a reader whose lock is gone corrupts the file.
+    if path.exists():
+        return
+    with suppress(OSError):
+        descriptor, made = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+        os.close(descriptor)
+        try:
+            os.link(made, path)
+        finally:
+            os.unlink(made)
 
 
 def _pin(durable: bool, connection: Any, _record: Any) -> None:

@@ -6,11 +6,20 @@ from typing import Any
 
 import sqlalchemy as sa
 
+LOCKS = 0x70656E73
+"""The class of our advisory locks in PostgreSQL; other programs of the database may use some too."""
+
 _WORDS = {
-    "sqlite": {"now": "cast((julianday('now') - 2440587.5) * 86400000000 as integer)", "lock": ""},
-    "postgresql": {"now": "cast(extract(epoch from clock_timestamp()) * 1000000 as bigint)", "lock": "for no key update"},
+    "sqlite": {"now": "cast((julianday('now') - 2440587.5) * 86400000000 as integer)", "lock": "", "turn": "1"},
+    "postgresql": {
+        "now": "cast(extract(epoch from clock_timestamp()) * 1000000 as bigint)",
+        "lock": "for no key update",
+        # No flow has a name with a blank, by which its own lock is known.
+        "turn": f"pg_advisory_xact_lock({LOCKS}, hashtext('the events'))",
+    },
 }
-"""What `{now}` (µs since 1970 by the ledger's own clock) and `{lock}` (of the rows that a query finds) stand for."""
+"""What `{now}` (µs since 1970 by the ledger's own clock), `{lock}` (of the rows that a query finds) and `{turn}` (until the
+transaction's end nobody else has one; a SQLite file has one writer anyway) stand for."""
 
 
 def plain(text: str) -> str:

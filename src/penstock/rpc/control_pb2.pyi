@@ -151,6 +151,26 @@ class RevisionQuery(_message.Message):
     limit: int
     def __init__(self, name: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
 
+class CheckpointQuery(_message.Message):
+    __slots__ = ("name", "destination", "limit")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DESTINATION_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    destination: str
+    limit: int
+    def __init__(self, name: _Optional[str] = ..., destination: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class SchemaQuery(_message.Message):
+    __slots__ = ("name", "table", "at")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    table: str
+    at: str
+    def __init__(self, name: _Optional[str] = ..., table: _Optional[str] = ..., at: _Optional[str] = ...) -> None: ...
+
 class Event(_message.Message):
     __slots__ = ("id", "flow", "at", "event", "who", "why", "generation")
     ID_FIELD_NUMBER: _ClassVar[int]
@@ -516,11 +536,65 @@ class Checkpoint(_message.Message):
     removed: bool
     def __init__(self, destination: _Optional[str] = ..., position: _Optional[str] = ..., removed: _Optional[bool] = ...) -> None: ...
 
+class Epoch(_message.Message):
+    __slots__ = ("destination", "epoch", "after", "position", "changes", "generation", "planned_at", "closed_at")
+    DESTINATION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    PLANNED_AT_FIELD_NUMBER: _ClassVar[int]
+    CLOSED_AT_FIELD_NUMBER: _ClassVar[int]
+    destination: str
+    epoch: int
+    after: str
+    position: str
+    changes: int
+    generation: int
+    planned_at: _timestamp_pb2.Timestamp
+    closed_at: _timestamp_pb2.Timestamp
+    def __init__(self, destination: _Optional[str] = ..., epoch: _Optional[int] = ..., after: _Optional[str] = ..., position: _Optional[str] = ..., changes: _Optional[int] = ..., generation: _Optional[int] = ..., planned_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., closed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
 class CheckpointList(_message.Message):
-    __slots__ = ("checkpoints",)
+    __slots__ = ("checkpoints", "history")
     CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
     checkpoints: _containers.RepeatedCompositeFieldContainer[Checkpoint]
-    def __init__(self, checkpoints: _Optional[_Iterable[_Union[Checkpoint, _Mapping]]] = ...) -> None: ...
+    history: _containers.RepeatedCompositeFieldContainer[Epoch]
+    def __init__(self, checkpoints: _Optional[_Iterable[_Union[Checkpoint, _Mapping]]] = ..., history: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ...) -> None: ...
+
+class Column(_message.Message):
+    __slots__ = ("name", "type", "arrow")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    ARROW_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    type: str
+    arrow: str
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., arrow: _Optional[str] = ...) -> None: ...
+
+class Schema(_message.Message):
+    __slots__ = ("table_schema", "table", "version", "since", "key", "columns")
+    TABLE_SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    table_schema: str
+    table: str
+    version: int
+    since: str
+    key: _containers.RepeatedScalarFieldContainer[str]
+    columns: _containers.RepeatedCompositeFieldContainer[Column]
+    def __init__(self, table_schema: _Optional[str] = ..., table: _Optional[str] = ..., version: _Optional[int] = ..., since: _Optional[str] = ..., key: _Optional[_Iterable[str]] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ...) -> None: ...
+
+class SchemaList(_message.Message):
+    __slots__ = ("schemas",)
+    SCHEMAS_FIELD_NUMBER: _ClassVar[int]
+    schemas: _containers.RepeatedCompositeFieldContainer[Schema]
+    def __init__(self, schemas: _Optional[_Iterable[_Union[Schema, _Mapping]]] = ...) -> None: ...
 
 class Examination(_message.Message):
     __slots__ = ("flow", "ok", "groups")
@@ -747,11 +821,23 @@ class TableProgress(_message.Message):
     state: _containers.ScalarMap[str, str]
     def __init__(self, table: _Optional[str] = ..., chunks: _Optional[int] = ..., read: _Optional[int] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., percent: _Optional[float] = ..., delivered: _Optional[_Mapping[str, int]] = ..., state: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
+class ListBackfills(_message.Message):
+    __slots__ = ("name", "before", "limit")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    before: int
+    limit: int
+    def __init__(self, name: _Optional[str] = ..., before: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
+
 class BackfillList(_message.Message):
-    __slots__ = ("backfills",)
+    __slots__ = ("backfills", "next")
     BACKFILLS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
     backfills: _containers.RepeatedCompositeFieldContainer[Backfill]
-    def __init__(self, backfills: _Optional[_Iterable[_Union[Backfill, _Mapping]]] = ...) -> None: ...
+    next: int
+    def __init__(self, backfills: _Optional[_Iterable[_Union[Backfill, _Mapping]]] = ..., next: _Optional[int] = ...) -> None: ...
 
 class Publication(_message.Message):
     __slots__ = ("name", "owner", "made_by_flow", "all_tables", "schemas", "operations", "via_root", "tables")

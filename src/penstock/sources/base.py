@@ -127,6 +127,9 @@ class Source(ABC):
         self.flow = flow
         self.options = options
         self.joining: Joining = lambda tables, since: False
+        self.home = ""
+        """Where the flow's state lies, for people; what a flow of another home has made is neither used nor removed. Empty: not
+        known, and nothing is compared."""
 
     @abstractmethod
     def check(self, journal_end: int | None = None) -> list[Finding]:

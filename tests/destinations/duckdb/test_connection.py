@@ -138,6 +138,7 @@ def test_missing_directories_are_made(tmp_path: Path) -> None:
     assert (tmp_path / "a" / "b" / "target.duckdb").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["staging", "commit"])
 def test_a_full_disk_loses_nothing(tmp_path: Path, when: str) -> None:
     code = f"""
@@ -186,6 +187,7 @@ def test_errors_never_show_values(duck: Harness) -> None:
     assert duck.destination.committed() == Held(1000, 1)
 
 
+@pytest.mark.slow
 def test_a_small_epoch_does_not_rewrite_a_big_table(tmp_path: Path) -> None:
     schema = table({"id": pa.int64(), **{f"c{n}": pa.string() for n in range(8)}, "big": pa.string()})
     duck = Harness("duckdb", tmp_path, release="0ms")

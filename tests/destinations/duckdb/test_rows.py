@@ -52,6 +52,7 @@ class Flow:
         return state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schema", [ONE, TWO], ids=["one key column", "two key columns"])
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())

@@ -281,6 +281,7 @@ def test_a_path_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
         harness.write(harness.epoch(1), FIRST)
 
 
+@pytest.mark.slow
 def test_a_full_disk_shows_nothing_half_written(tmp_path: Path) -> None:
     code = f"""
 import os, resource, signal

@@ -199,6 +199,7 @@ def test_a_server_restored_from_an_older_copy_stops_the_flow_and_names_what_it_l
         assert error.facts["journal"] == format_lsn(mark) and str(error.facts["head"]) in error.message
 
 
+@pytest.mark.slow
 def test_another_server_is_not_taken_for_the_flows_own(tmp_path: Path, server: Maker) -> None:
     with server() as original, server(own_identity=True) as other:
         for one in (original, other):

@@ -44,6 +44,18 @@ def test_whole_numbers_at_the_edges_of_their_types(type_: pa.DataType, least: in
     assert build(wrong, type_) == ([None] * len(wrong), wrong)
 
 
+@pytest.mark.parametrize("digits", range(1, 10))
+def test_a_byte_that_is_no_digit_is_found_wherever_it_stands(digits: int) -> None:
+    whole = "123456789"[:digits]
+    others = [chr(c) for c in range(1, 128) if not 48 <= c <= 57]
+    wrong = [whole[:i] + c + whole[i + 1 :] for i in range(digits) for c in others if (i, c) != (0, "-") or digits == 1]
+    # Numbers stand on both sides, whose digits are not its own.
+    texts = [text for w in wrong for text in ("99999999", w, "88888888")]
+    values, odd = build(texts, pa.int64())
+    assert values == [99999999, None, 88888888] * len(wrong) and odd == wrong
+    assert build(["77777777", whole, f"-{whole}", "7"], pa.int64()) == ([77777777, int(whole), -int(whole), 7], [])
+
+
 @pytest.mark.parametrize("shape", [(12, 2), (18, 0), (18, 18), (19, 4), (38, 10)], ids=str)
 def test_fixed_point_numbers_at_the_edges_of_their_types(shape: tuple[int, int]) -> None:
     precision, scale = shape

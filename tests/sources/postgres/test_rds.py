@@ -156,6 +156,7 @@ def test_a_token_of_others_is_refused_and_not_shown(server: EmbeddedPostgres) ->
         assert "X-Amz" not in repr(caught.value.to_data())
 
 
+@pytest.mark.slow
 def test_every_connection_has_a_token_of_its_own(server: EmbeddedPostgres, taken: TokenService) -> None:
     iam = RdsIam.of(PostgresOptions(**options(server, taken, aws_role_session_name="shop", aws_role_external_id="x-1")))
     assert iam is not None
@@ -170,6 +171,7 @@ def test_every_connection_has_a_token_of_its_own(server: EmbeddedPostgres, taken
     assert [(c["RoleArn"], c["RoleSessionName"], c["ExternalId"]) for c in taken.calls] == [(ROLE, "shop", "x-1")] * 3
 
 
+@pytest.mark.slow
 def test_a_flow_streams_and_comes_back_with_new_tokens(server: EmbeddedPostgres, taken: TokenService, tmp_path: Path) -> None:
     database = Database(server, "postgres")
     database.execute("create table t (id int primary key)")

@@ -58,6 +58,7 @@ def retries(logs: list[Any]) -> list[str]:
     return [e["code"] for e in logs if e["event"].startswith("capture lost")]
 
 
+@pytest.mark.slow
 def test_a_server_that_restarts_is_found_again_and_nothing_is_lost(server: EmbeddedPostgres, tmp_path: Path) -> None:
     flow = Supervised(server.dsn(), tmp_path)
     with structlog.testing.capture_logs() as logs, flow.running():
@@ -293,6 +294,7 @@ def test_a_network_that_swallows_everything_is_noticed_and_nothing_is_lost(serve
     assert flow.ids() == [1, 2]
 
 
+@pytest.mark.slow
 def test_a_quiet_server_that_answers_is_not_taken_for_lost(server: EmbeddedPostgres, tmp_path: Path) -> None:
     flow = Supervised(server.dsn(), tmp_path, receive_timeout="1s", heartbeat_interval="60s")
     with structlog.testing.capture_logs() as logs, flow.running():
@@ -303,6 +305,7 @@ def test_a_quiet_server_that_answers_is_not_taken_for_lost(server: EmbeddedPostg
     assert retries(logs) == []
 
 
+@pytest.mark.slow
 def test_a_walsender_that_works_in_silence_is_not_taken_for_lost(server: EmbeddedPostgres, tmp_path: Path) -> None:
     """The walsender is stopped where it stands, as a very long transaction would occupy it; the server answers otherwise."""
     flow = Supervised(server.dsn(), tmp_path, receive_timeout="1s", heartbeat_interval="60s")

@@ -160,7 +160,8 @@ def test_keys_follow_the_replica_identity(database: Database, make: Maker) -> No
         """
     )
     assert {t.name: t.key for t in make().discover()} == {
-        "a": ("y", "x"),
+        # In the table's order, as the stream tells it, whatever the index has.
+        "a": ("x", "y"),
         "b": ("y",),
         "c": ("x",),
         "d": (),

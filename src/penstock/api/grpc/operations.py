@@ -95,7 +95,11 @@ _FLOWS = {
     "Flows.Cleanup": Operation(asked.FlowCleaned, lambda s, c, r: s.flows.cleanup(c, r.name, _as(CleanupRequest, r))),
     "Flows.Delete": Operation(asked.FlowDeleted, _delete),
     "Flows.ListRevisions": Operation(asked.RevisionsListed, lambda s, c, r: s.flows.revisions(c, r.name, r.limit)),
-    "Flows.ListCheckpoints": Operation(asked.FlowNamed, lambda s, c, r: s.flows.checkpoints(c, r.name)),
+    "Flows.ListCheckpoints": Operation(
+        asked.CheckpointsListed,
+        lambda s, c, r: s.histories.checkpoints(c, r.name, destination=r.destination, limit=r.limit),
+    ),
+    "Flows.ListSchemas": Operation(asked.SchemasListed, lambda s, c, r: s.histories.schemas(c, r.name, table=r.table, at=r.at)),
     "Flows.Examine": Operation(asked.FlowNamed, lambda s, c, r: s.catalog.doctor(c, r.name)),
     "Events.List": Operation(asked.EventsListed, lambda s, c, r: s.events(c, flow=r.flow, after=r.after, limit=r.limit)),
 }
@@ -118,7 +122,9 @@ _LETTERS = {
 }
 _BACKFILLS = {
     "Backfills.Start": Operation(asked.BackfillStarted, lambda s, c, r: s.backfills.start(c, r.flow, _as(BackfillStart, r))),
-    "Backfills.List": Operation(asked.FlowNamed, lambda s, c, r: s.backfills.all(c, r.name)),
+    "Backfills.List": Operation(
+        asked.BackfillsListed, lambda s, c, r: s.backfills.page(c, r.name, before=r.before, limit=r.limit)
+    ),
     "Backfills.Get": Operation(asked.Numbered, lambda s, c, r: s.backfills.find(c, r.flow, r.number)),
 }
 _SOURCES = {
@@ -142,3 +148,6 @@ _PEOPLE = {
         asked.AuditListed, lambda s, c, r: s.people.audit(c, before=r.before, limit=r.limit, flow=r.flow)
     ),
 }
+_LONG = ("Update", "Reconfigure", "Delete", "Cleanup", "Examine", "Reload", "Rewind", "ResolveStaging")
+SLOW = {*(f"Flows.{name}" for name in _LONG), *_SOURCES}
+"""What asks a source, scans a journal or waits for a worker, besides what waits only when it is told to."""

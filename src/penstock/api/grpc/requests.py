@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from penstock.control.flows import MOST
+from penstock.control.histories import MOST as MOST_EPOCHS
 from penstock.control.requests import (
     BackfillStart,
     CleanupRequest,
@@ -28,7 +29,7 @@ from penstock.control.requests import (
 from penstock.control.service import MOST_EVENTS
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,63}$")]
-State = Literal["created", "starting", "running", "paused", "stopped", "failed", "silent", "gone"]
+State = Literal["created", "starting", "running", "paused", "stopped", "failed", "silent", "gone", "deleting"]
 Place = Annotated[int, Field(ge=0, le=2**53)]
 Limit = Annotated[int, Field(ge=1, le=MOST)]
 Etag = Annotated[str, StringConstraints(min_length=1, max_length=255)]
@@ -124,6 +125,20 @@ class RevisionsListed(FlowNamed):
     limit: Annotated[int, Field(ge=1, le=100)] = 20
 
 
+class CheckpointsListed(FlowNamed):
+    """Which checkpoints, and how much of their history."""
+
+    destination: Name | None = None
+    limit: Annotated[int, Field(ge=0, le=MOST_EPOCHS)] = 0
+
+
+class SchemasListed(FlowNamed):
+    """Which versions of tables."""
+
+    table: Annotated[str, StringConstraints(max_length=255)] | None = None
+    at: Annotated[str, StringConstraints(max_length=32)] | None = None
+
+
 class EventsListed(Request):
     """Which events."""
 
@@ -167,6 +182,13 @@ class BackfillStarted(BackfillStart):
     """Tables of a flow to be read again."""
 
     flow: Name
+
+
+class BackfillsListed(FlowNamed):
+    """Which backfills of a flow."""
+
+    before: Number | None = None
+    limit: Limit = 100
 
 
 class FlowTables(Request):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -16,17 +18,18 @@ from pydantic import ValidationError
 from penstock.api.access import admit
 from penstock.api.app import Runs
 from penstock.api.grpc import failures
-from penstock.api.grpc.operations import Operation, operations
+from penstock.api.grpc.health import MOST_HEALTH, Health
+from penstock.api.grpc.operations import SLOW, Operation, operations
 from penstock.api.grpc.requests import Watching
-from penstock.api.limits import MOST_BYTES, Watchers
+from penstock.api.limits import MOST_BYTES, MOST_SLOW, Room, Watchers
 from penstock.api.problems import refusal
 from penstock.api.settings import Settings
 from penstock.control.answers import EventAnswer
 from penstock.control.caller import Caller
 from penstock.control.requests import Request
 from penstock.control.service import Service
-from penstock.control.watching import SHOWN_APART, watch
-from penstock.errors import LedgerError, ListenRefused, PenstockError
+from penstock.control.watching import ADMITTED, SHOWN_APART, watch
+from penstock.errors import ListenRefused, PenstockError
 from penstock.rpc.messages import PACKAGE, kind_of, methods, pack, unpack
 
 _log = structlog.get_logger()
@@ -52,12 +55,14 @@ class GrpcServing:
         reflection: bool = False,
         runs: Runs = lambda: (None, None),
         watchers: Watchers | None = None,
+        slow: Room | None = None,
     ) -> None:
         """ListenRefused when the address would let others in unguarded, or cannot be had."""
         settings.check(tokens=service.people.need_tokens())
         self._service, self._settings = service, settings
         self._watchers = watchers or Watchers(settings.most_watchers)
-        self._pool = ThreadPoolExecutor(ASKING + self._watchers.most, thread_name_prefix="grpc")
+        self._slow = slow or Room(MOST_SLOW)
+        self._pool = ThreadPoolExecutor(ASKING + self._watchers.most + MOST_HEALTH, thread_name_prefix="grpc")
         options = [
             # Another server on the same port would take turns with this one, unseen.
             ("grpc.so_reuseport", 0),
@@ -68,7 +73,7 @@ class GrpcServing:
         guards: list[grpc.ServerInterceptor] = [_Guard(self._caller)]
         self._server = grpc.server(self._pool, interceptors=guards, options=options, maximum_concurrent_rpcs=MOST_OPEN)
         names = self._add_methods(operations(runs))
-        self._health = _Health(service)
+        self._health = Health(service, self._watchers)
         for name in ("", *names):
             self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
@@ -133,7 +138,10 @@ class GrpcServing:
         def answer(sent: Message, context: grpc.ServicerContext) -> Message:
             with _told(context, name):
                 caller = self._caller(context.invocation_metadata())
-                found = operation.act(self._service, caller, _request(operation.request, sent))
+                request = _request(operation.request, sent)
+                is_slow = name in SLOW or bool(getattr(request, "wait", False))
+                with self._slow.taken() if is_slow else nullcontext():
+                    found = operation.act(self._service, caller, request)
                 return pack(kind, found.model_dump() if found is not None else {})
             raise AssertionError
 
@@ -144,19 +152,28 @@ class GrpcServing:
         with _told(context, _WATCH):
             caller = self._caller(context.invocation_metadata())
             request = _request(Watching, sent)
-            self._watchers.check()
-            self._watchers.join()
-            try:
+            with self._watchers.taken():
                 # Those who asked are told at once that they are heard; the first thing to see may take long.
                 context.send_initial_metadata(())
-                alive = lambda: context.is_active() and not self._watchers.closing  # noqa: E731
-                for item in watch(self._service, caller, request.flow, request.after, request.seconds, alive):
+                wanted = self._wanting(context)
+                for item in watch(self._service, caller, request.flow, request.after, request.seconds, wanted):
                     if isinstance(item, EventAnswer):
                         yield pack(kind, {"event": item.model_dump()})
                     else:
                         yield pack(kind, {"flow": item.model_dump(exclude=SHOWN_APART)})
-            finally:
-                self._watchers.leave()
+
+    def _wanting(self, context: grpc.ServicerContext) -> Callable[[], bool]:
+        """Whether who watches still wants to and may. TokenMissing, AccessDenied."""
+        admitted = time.monotonic()
+
+        def wanted() -> bool:
+            nonlocal admitted
+            if time.monotonic() - admitted > ADMITTED:
+                self._caller(context.invocation_metadata())
+                admitted = time.monotonic()
+            return bool(context.is_active()) and not self._watchers.closing
+
+        return wanted
 
     def _caller(self, metadata: Any) -> Caller:
         """Who asks. TokenMissing, AccessDenied."""
@@ -207,23 +224,6 @@ class _Guard(grpc.ServerInterceptor):
 
             return grpc.stream_stream_rpc_method_handler(refuse)
         return continuation(details)
-
-
-class _Health(health.HealthServicer):  # type: ignore[misc]
-    """Says NOT_SERVING also while the ledger does not answer; needs no token and tells nothing that would need one."""
-
-    def __init__(self, service: Service) -> None:
-        super().__init__()
-        self._service = service
-
-    def Check(self, request: Any, context: Any) -> Any:
-        """Whether the server can do its work."""
-        answer = super().Check(request, context)
-        try:
-            self._service.premises.ledger.lifecycle.newest()
-        except LedgerError:
-            return health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.NOT_SERVING)
-        return answer
 
 
 def _request(kind: type[R], sent: Message) -> R:

@@ -23,14 +23,25 @@ class Belongings:
     """The flow's slot, publication, event triggers and record, also those of names that it had before."""
 
     def __init__(
-        self, control: Control, flow: str, state: StateTable, ddl: DdlTrigger, slot_name: str, publication_name: str
+        self,
+        control: Control,
+        flow: str,
+        state: StateTable,
+        ddl: DdlTrigger,
+        slot_name: str,
+        publication_name: str,
+        home: str = "",
     ) -> None:
+        """`home` is where the flow's state lies: what a namesake of another home has made stays."""
         self._control, self._flow, self._state, self._ddl = control, flow, state, ddl
-        self._slot, self._publication = slot_name, publication_name
+        self._slot, self._publication, self._home = slot_name, publication_name, home
 
     def look(self) -> list[Belonging]:
         """Everything there is now; changes nothing."""
         rows = self._state.rows()
+        if (other := next((o for o in rows if o.kind == "slot" and o.is_foreign(self._home)), None)) is not None:
+            note = f"it is that of a flow named {self._flow} whose state lies in {other.home}"
+            return [Belonging("slot", other.name, False, note)] if slot.find(self._control, other.name) is not None else []
         made = {o.name for o in rows if o.kind == "slot" and o.made}
         recorded = {o.name for o in rows if o.kind == "slot"}
         slots = [self._slot_of(name, made, recorded) for name in sorted({self._slot} | recorded)]
@@ -41,6 +52,8 @@ class Belongings:
     def drop(self) -> list[Belonging]:
         """Removes what the flow has made, the slot first; refuses as a whole while something is in the way. Idempotent."""
         found = self.look()
+        if any(o.is_foreign(self._home) for o in self._state.rows()):
+            return []
         for one in found:
             if one.blocked is not None:
                 raise one.blocked

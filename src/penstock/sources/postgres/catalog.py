@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -181,8 +181,16 @@ def describe(
 
 def _schema(table: Table, columns: tuple[Column, ...]) -> TableSchema:
     # A publication's column list may leave out a part of the key, as long as it sends inserts only.
-    key = table.key if {c.name for c in columns}.issuperset(table.key) else ()
+    key = key_of(table.key, [c.name for c in columns])
     return TableSchema(table.schema, table.name, columns, key, 1, str(table.oid))
+
+
+def key_of(key: Collection[str], columns: Sequence[str]) -> tuple[str, ...]:
+    """The key's columns in the table's order, which is all that the stream tells; none when one of them is not sent.
+
+    An index may have another order. Rows of a load and of the stream are told apart by the places of their keys' values.
+    """
+    return tuple(name for name in columns if name in key) if set(columns).issuperset(key) else ()
 
 
 def _asked(names: Sequence[str], schemas: Sequence[str], schema: str, table: str) -> bool:

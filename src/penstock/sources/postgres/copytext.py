@@ -7,7 +7,7 @@ from typing import Final
 import numba
 import numpy as np
 
-from penstock.sources.postgres.values.words import first_byte, word
+from penstock.sources.postgres.values.words import first_bit, first_byte, marks, word
 from penstock.sources.postgres.walk import u32
 
 MORE: Final = 0
@@ -103,6 +103,48 @@ def _row(b, p, stop, row, columns, kind, offset, length):  # type: ignore[no-unt
     return p == stop
 
 
+@numba.njit(cache=True)
+def _plain_row(b, p, stop, row, columns, kind, offset, length):  # type: ignore[no-untyped-def]
+    """Locates the cells of the row b[p:stop] by 64 bytes at a time; false when it holds an escape, or is none.
+
+    The 64 bytes from `stop` on must be there. A row of ten columns takes half as long as cell by cell.
+    """
+    start, j = p, 0
+    found = marks(b, p, np.uint8(9), np.uint8(92))
+    while True:
+        while found == 0:
+            p += 64
+            if p >= stop:
+                break
+            found = marks(b, p, np.uint8(9), np.uint8(92))
+        end = stop
+        if found != 0:
+            end = min(stop, p + first_bit(found))
+            found &= found - np.uint64(1)
+        if end < stop and b[end] == 92:
+            null = end == start and b[end + 1] == 78
+            end += 2
+            if not null or end > stop or (end < stop and b[end] != 9):
+                return False
+            kind[j, row] = _NULL
+            offset[j, row] = start
+            length[j, row] = 0
+            if end < stop:
+                # The mark of the tab.
+                if found == 0:
+                    p += 64
+                    found = marks(b, p, np.uint8(9), np.uint8(92))
+                found &= found - np.uint64(1)
+        else:
+            kind[j, row] = _TEXT
+            offset[j, row] = start
+            length[j, row] = end - start
+        j += 1
+        if end == stop or j == columns:
+            return end == stop and j == columns
+        start = end + 1
+
+
 @numba.njit(cache=True, nogil=True)
 def split(b, pos, end, row, columns, kind, offset, length):  # type: ignore[no-untyped-def]
     """Locates the rows of whole frames in b[pos:end], from line `row` of the matrices on.
@@ -121,7 +163,9 @@ def split(b, pos, end, row, columns, kind, offset, length):  # type: ignore[no-u
         stop = limit - 1
         if stop < pos + 5 or b[stop] != 10 or row >= room:
             return row, pos, BROKEN
-        if not _row(b, pos + 5, stop, row, columns, kind, offset, length):
+        plain = columns > 0 and stop + 128 <= b.shape[0]
+        plain = plain and _plain_row(b, pos + 5, stop, row, columns, kind, offset, length)
+        if not plain and not _row(b, pos + 5, stop, row, columns, kind, offset, length):
             return row, pos, BROKEN
         row += 1
         pos = limit

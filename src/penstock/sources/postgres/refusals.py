@@ -15,6 +15,7 @@ from penstock.errors import (
     PublicationMissing,
     SlotInUse,
     SlotMissing,
+    SlotTaken,
     SourceGap,
     SourceRights,
     TablesMissing,
@@ -153,3 +154,13 @@ def names(tables: Sequence[Table]) -> str:
     """The first of the tables, for people."""
     shown = ", ".join(t.qualified for t in tables[:8])
     return shown if len(tables) <= 8 else f"{shown} and {len(tables) - 8} more"
+
+
+def slot_taken(name: str, flow: str, home: str, here: str) -> SlotTaken:
+    """The slot of a namesake whose state lies elsewhere."""
+    return SlotTaken(
+        f"The slot {name} belongs to a flow named {flow} whose state lies in {home}, not in {here}.",
+        remedy="Give this flow another name, or another `slot` and `publication`; if that state is gone for good,"
+        f" `penstock slot drop --flow FILE` drops the slot {name}, and the flow begins anew.",
+        slot=name,
+    )

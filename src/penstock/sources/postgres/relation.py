@@ -9,6 +9,7 @@ from typing import Any
 from penstock.core.schema import TableSchema
 from penstock.errors import ProtocolBroken
 from penstock.journal.catalog import Entry
+from penstock.sources.postgres.catalog import key_of
 from penstock.sources.postgres.control import Control
 from penstock.sources.postgres.typebook import TypeBook
 
@@ -120,9 +121,8 @@ class RelationBook:
         if relation.identity != IDENTITY_FULL:
             return tuple(c.name for c in relation.columns if c.flagged)
         # REPLICA IDENTITY FULL flags every column: what identifies a row is the primary key, which only the catalogue has.
-        found = tuple(row["name"] for row in self._control.rows(_KEY, {"oid": relation.oid}))
-        names = {c.name for c in relation.columns}
-        if found and names.issuperset(found):
-            return found
+        names = [c.name for c in relation.columns]
+        if key := key_of([row["name"] for row in self._control.rows(_KEY, {"oid": relation.oid})], names):
+            return key
         before = self._current.get(relation.oid)
-        return before.table.key if before is not None and names.issuperset(before.table.key) else ()
+        return key_of(before.table.key, names) if before is not None else ()

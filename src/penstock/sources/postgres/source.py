@@ -36,7 +36,16 @@ from penstock.sources.postgres.options import PostgresOptions, default_name
 from penstock.sources.postgres.preflight import Preflight
 from penstock.sources.postgres.publication import Plan
 from penstock.sources.postgres.rds import RdsIam
-from penstock.sources.postgres.refusals import bad, no_tables, publication_gone, refuse, slot_absent, slot_ahead, slot_gone
+from penstock.sources.postgres.refusals import (
+    bad,
+    no_tables,
+    publication_gone,
+    refuse,
+    slot_absent,
+    slot_ahead,
+    slot_gone,
+    slot_taken,
+)
 from penstock.sources.postgres.state import StateTable
 from penstock.sources.postgres.typebook import TypeBook
 from penstock.sources.postgres.watch import PostgresWatch
@@ -105,6 +114,8 @@ class PostgresSource(Loading):
         if now is not None and journal_end is not None:
             self._continue(now, journal_end)
         found = slot.find(self._control, self.slot)
+        if found is not None and journal_end is None:
+            self._refuse_foreign()
         if found is None and journal_end is not None:
             raise slot_gone(self.slot, journal_end, now.timeline if now else 1)
         plan = self._plan()
@@ -279,7 +290,7 @@ class PostgresSource(Loading):
         return bool(self._eye.row(_STARTED)["at"] == self._started)
 
     def _belongings(self) -> Belongings:
-        return Belongings(self._control, self.flow, self._state, self._ddl, self.slot, self.publication)
+        return Belongings(self._control, self.flow, self._state, self._ddl, self.slot, self.publication, self.home)
 
     def _plan(self) -> Plan:
         return publication.plan(self._control, self.options, self.publication, self.flow)
@@ -362,11 +373,19 @@ class PostgresSource(Loading):
         if found is None or found.confirmed is None:
             raise SlotMissing(f"The slot {self.slot} vanished while the flow was being prepared.", slot=self.slot)
         self._state.record("slot", self.slot, "found")
+        self._state.claim("slot", self.slot, self.home)
         return found.confirmed
+
+    def _refuse_foreign(self) -> None:
+        """A flow that has nothing yet does not take over what a namesake reads: whatever it confirmed, the other would lose."""
+        row = next((o for o in self._state.rows() if (o.kind, o.name) == ("slot", self.slot)), None)
+        if row is not None and row.is_foreign(self.home):
+            raise slot_taken(self.slot, self.flow, row.home, self.home)
 
     def _make_slot(self, export: bool) -> None:
         # Said first: a slot cannot be made in one transaction with the row, and one that is not recorded would never be removed.
-        self._state.record("slot", self.slot, "making", {"plugin": "pgoutput", "failover": self.options.failover})
+        facts = {"plugin": "pgoutput", "failover": self.options.failover, **({"home": self.home} if self.home else {})}
+        self._state.record("slot", self.slot, "making", facts)
         try:
             if export:
                 self.let_snapshot_go()

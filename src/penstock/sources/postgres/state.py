@@ -56,6 +56,12 @@ class Owned:
     kind: str
     name: str
     origin: str
+    home: str = ""
+    """Where the state of the flow lies that has it; empty when that is not known."""
+
+    def is_foreign(self, home: str) -> bool:
+        """Whether it belongs to a flow of the same name whose state lies elsewhere."""
+        return bool(home and self.home and self.home != home)
 
     @property
     def made(self) -> bool:
@@ -137,9 +143,20 @@ class StateTable:
         """What the table says about the flow; nothing when there is no table or it may not be read."""
         if not self._readable():
             return []
-        query = SQL("SELECT kind, name, origin FROM {} WHERE flow = {} ORDER BY kind, name")
+        query = SQL("SELECT kind, name, origin, options ->> 'home' AS home FROM {} WHERE flow = {} ORDER BY kind, name")
         found = self._control.rows(query.format(self._place, Literal(self._flow)))
-        return [Owned(row["kind"], row["name"], row["origin"]) for row in found]
+        return [Owned(row["kind"], row["name"], row["origin"], row["home"] or "") for row in found]
+
+    def claim(self, kind: Kind, name: str, home: str) -> None:
+        """Has the row say whose the object is; a flow runs without it, as with `record`."""
+        row = next((o for o in self.rows() if (o.kind, o.name) == (kind, name)), None)
+        if not home or not self._wanted or self._silenced or row is None or row.home == home:
+            return
+        statement = SQL("UPDATE {} SET options = options || {}::jsonb WHERE flow = {} AND kind = {} AND name = {}")
+        with suppress(PenstockError):
+            self._control.execute(
+                statement.format(self._place, *map(Literal, (json.dumps({"home": home}), self._flow, kind, name)))
+            )
 
     def left_out(self) -> frozenset[int]:
         """Oids of tables that an operator has taken out of the flow's publication."""

@@ -9,11 +9,12 @@ import numpy as np
 
 from penstock.errors import ProtocolBroken, ReadStopped
 from penstock.sources.chunks import Stopping
-from penstock.sources.postgres.load import cells
+from penstock.sources.postgres.load import cells, checksum
 from penstock.sources.postgres.load.file import ChunkWriter
 from penstock.sources.postgres.wire import ReplicationConnection, raise_server_error
 
-_BUFFER: Final = 2 << 20
+_BUFFER: Final = 512 << 10
+"""What stays in a core's own cache from the socket to the file: with 2 MB readers took a fifth more CPU."""
 _PAUSE: Final = 0.2
 """Seconds after which somebody who wants to stop is noticed, at the latest."""
 _GULP: Final = 128 << 10
@@ -115,3 +116,4 @@ class Copying:
 def warm() -> None:
     """Loads or compiles the kernels."""
     cells.warm()
+    checksum.warm()

@@ -5,6 +5,7 @@
     foot    magic, checksum of all blocks, rows, bytes of frames, checksum of the foot itself
 
 It is written under a name of its own and gets its path when it is whole and durable; a name that ends in .part is a leftover.
+Files whose blocks carry a CRC, as they did before, are still read: a load may have begun before the code was replaced.
 """
 
 from __future__ import annotations
@@ -15,19 +16,33 @@ import os
 import struct
 import uuid
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Final, NamedTuple, Self
 
 from penstock.errors import ChunkDamaged, JournalUnwritable
+from penstock.sources.postgres.load.checksum import xxh64
 
 PARTIAL: Final = ".part"
 _HEAD: Final = struct.Struct("<4sII")
-_BLOCK: Final = struct.Struct("<4sII")
-_FOOT: Final = struct.Struct("<4sIQQ")
-_FOOT_BYTES: Final = _FOOT.size + 4
 _MOST_HEAD: Final = 256 << 20
+
+
+class _Form(NamedTuple):
+    """How blocks and foot are written, and the checksum of what follows something that has one already."""
+
+    block: struct.Struct
+    foot: struct.Struct
+    checksum: Callable[[Any, int], int]
+
+
+_FORMS: Final = {
+    b"PSC1": _Form(struct.Struct("<4sII"), struct.Struct("<4sIQQ"), zlib.crc32),
+    b"PSC2": _Form(struct.Struct("<4sIQ"), struct.Struct("<4sQQQ"), xxh64),
+}
+_MAGIC: Final = b"PSC2"
+_NOW: Final = _FORMS[_MAGIC]
 
 
 class Foot(NamedTuple):
@@ -51,7 +66,7 @@ class ChunkWriter:
             self._file: BinaryIO = self._partial.open("wb", buffering=0)
             try:
                 data = json.dumps(head, separators=(",", ":")).encode()
-                self._put(_HEAD.pack(b"PSC1", len(data), zlib.crc32(data)), data)
+                self._put(_HEAD.pack(_MAGIC, len(data), zlib.crc32(data)), data)
             except BaseException:
                 self.__exit__(None, None, None)
                 raise
@@ -69,14 +84,14 @@ class ChunkWriter:
         """Adds bytes of whole or cut frames."""
         if not frames:
             return
-        self._checksum = zlib.crc32(frames, self._checksum)
+        self._checksum = _NOW.checksum(frames, self._checksum)
         self.bytes += len(frames)
         with _writing(self._path):
-            self._put(_BLOCK.pack(b"PSCB", len(frames), self._checksum), frames)
+            self._put(_NOW.block.pack(b"PSCB", len(frames), self._checksum), frames)
 
     def finish(self, rows: int) -> Foot:
         """Makes the file durable and gives it its path."""
-        foot = _FOOT.pack(b"PSCE", self._checksum, rows, self.bytes)
+        foot = _NOW.foot.pack(b"PSCE", self._checksum, rows, self.bytes)
         with _writing(self._path):
             self._put(foot, zlib.crc32(foot).to_bytes(4, "little"))
             os.fsync(self._file.fileno())
@@ -109,8 +124,9 @@ class ChunkFile:
         except OSError as error:
             raise self._damaged(f"cannot be opened: {error.strerror}") from error
         try:
+            self._form, self.head, begin = self._read_head()
             self.foot = self._read_foot()
-            self.head = self._read_head()
+            self._file.seek(begin)
         except BaseException:
             self._file.close()
             raise
@@ -129,7 +145,7 @@ class ChunkFile:
         """Size of the block that `read_into` would read; 0 at the end."""
         if self._left or self._taken == self.foot.bytes:
             return self._left
-        magic, size, expected = _BLOCK.unpack(self._exactly(_BLOCK.size))
+        magic, size, expected = self._form.block.unpack(self._exactly(self._form.block.size))
         length, self._expected = int(size), int(expected)
         if magic != b"PSCB" or length == 0 or self._taken + length > self.foot.bytes:
             raise self._damaged("does not have the form that its foot says")
@@ -141,7 +157,7 @@ class ChunkFile:
         size = self.next_size()
         if self._file.readinto(view[:size]) != size:  # type: ignore[attr-defined]
             raise self._damaged("ends too early")
-        self._checksum = zlib.crc32(view[:size], self._checksum)
+        self._checksum = self._form.checksum(view[:size], self._checksum)
         if self._checksum != self._expected:
             raise self._damaged("has lost its checksum")
         self._taken += size
@@ -152,22 +168,23 @@ class ChunkFile:
 
     def _read_foot(self) -> Foot:
         size = self._file.seek(0, os.SEEK_END)
-        self._file.seek(max(0, size - _FOOT_BYTES))
-        data = self._exactly(_FOOT_BYTES)
-        magic, checksum, rows, length = _FOOT.unpack_from(data)
-        if magic != b"PSCE" or zlib.crc32(data[: _FOOT.size]) != int.from_bytes(data[_FOOT.size :], "little"):
+        foot = self._form.foot
+        self._file.seek(max(0, size - foot.size - 4))
+        data = self._exactly(foot.size + 4)
+        magic, checksum, rows, length = foot.unpack_from(data)
+        if magic != b"PSCE" or zlib.crc32(data[: foot.size]) != int.from_bytes(data[foot.size :], "little"):
             raise self._damaged("is not whole")
         return Foot(checksum, rows, length)
 
-    def _read_head(self) -> dict[str, Any]:
-        self._file.seek(0)
+    def _read_head(self) -> tuple[_Form, dict[str, Any], int]:
+        """The file's form, what its head says, and where its blocks begin."""
         magic, length, checksum = _HEAD.unpack(self._exactly(_HEAD.size))
-        data = self._exactly(length) if magic == b"PSC1" and length <= _MOST_HEAD else b""
+        data = self._exactly(length) if magic in _FORMS and length <= _MOST_HEAD else b""
         if not data or zlib.crc32(data) != checksum:
             raise self._damaged("has no head")
         found = json.loads(data)
         assert isinstance(found, dict)
-        return found
+        return _FORMS[magic], found, self._file.tell()
 
     def _exactly(self, size: int) -> bytes:
         data = self._file.read(size)

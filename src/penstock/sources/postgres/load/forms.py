@@ -136,9 +136,9 @@ def _raw(b: Any, offset: Any, length: Any, column: Column, valid: pa.Buffer | No
     if size > columns.MOST_BYTES:
         raise DecodeFailed(f"{size} bytes of one column stand in one step, more than one array holds")
     out, offsets = np.empty(size, np.uint8), np.empty(len(offset) + 1, np.int32)
-    binary.gather(b, offset, length, skip, out, offsets)
+    more = binary.gather(b, offset, length, skip, out, offsets)
     found = pa.Array.from_buffers(column.type, len(offset), [valid, pa.py_buffer(offsets), pa.py_buffer(out)])
-    return columns.validated(found), None
+    return columns.validated(found) if more else found, None
 
 
 def _jsonb(b: Any, offset: Any, length: Any, column: Column, valid: pa.Buffer | None) -> Made:

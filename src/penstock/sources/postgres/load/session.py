@@ -23,6 +23,7 @@ from penstock.errors import (
     SourceError,
     SourceFailed,
     SourceRights,
+    SourceSettings,
     SourceUnreachable,
     TableChanged,
     TableGone,
@@ -239,6 +240,13 @@ def explained(error: SourceError, chunk: Chunk, user: str, facts: Mapping[str, A
         return ReplicaBehind(
             f"The replica ended the read of chunk {chunk.number} of {chunk.qualified}, because replay needed the rows gone.",
             remedy="Set hot_standby_feedback = on there, or raise max_standby_streaming_delay.",
+            **facts,
+        )
+    if str(state)[:2] == "22" and chunk.bounds.get("filter"):
+        # The server computes nothing for us but the condition: another try would meet the same row.
+        return SourceSettings(
+            f"The condition by which rows of {chunk.qualified} are chosen fails on one of them (SQLSTATE {state}).",
+            remedy="Correct `--where`, or the row filter of the publication, so that it holds for every row, and ask again.",
             **facts,
         )
     if isinstance(error, SourceRights):

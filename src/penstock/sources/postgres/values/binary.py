@@ -9,7 +9,9 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from penstock.sources.postgres.values.words import big16, big32, big64, copy_word
+from penstock.sources.postgres.values.words import big16, big32, big64, copy_word, own, word
+
+_HIGHEST = np.uint64(0x8080808080808080)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -77,8 +79,9 @@ def total(length, skip):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def gather(b, offset, length, skip, out, offsets):  # type: ignore[no-untyped-def]
-    """Copies the values, but the first `skip` bytes of each, one behind the other."""
+    """Copies the values, but the first `skip` bytes of each, one behind the other; whether they may hold more than ASCII."""
     q = np.int64(0)
+    seen = np.uint64(0)
     end = b.shape[0] - 8
     room = out.shape[0] - 8
     for i in range(offset.shape[0]):
@@ -89,12 +92,15 @@ def gather(b, offset, length, skip, out, offsets):  # type: ignore[no-untyped-de
             if o + n <= end and q + n <= room:
                 # The last word may take up to seven bytes too many, which the next value overwrites.
                 for x in range(0, n, 8):
+                    seen |= own(word(b, o + x), n - x)
                     copy_word(out, q + x, b, o + x)
             else:
                 for x in range(n):
+                    seen |= np.uint64(b[o + x])
                     out[q + x] = b[o + x]
             q += n
     offsets[offset.shape[0]] = q
+    return seen & _HIGHEST != 0
 
 
 @numba.njit(cache=True, nogil=True)

@@ -6,11 +6,31 @@ import numba
 import numpy as np
 
 from penstock.sources.postgres.values import TEXT, samples
+from penstock.sources.postgres.values.words import word
 
 _MOST_TENTH = np.int64(-922337203685477580)
 _FEW = 19
 """Characters that make a number which is sure to fit 64 bits."""
+_ZEROS = np.uint64(0x3030303030303030)
+_ABOVE_NINE = np.uint64(0x7676767676767676)
+_HIGHEST = np.uint64(0x8080808080808080)
+_PAIRS = np.uint64(0x000000FF000000FF)
 _POWERS = np.array([10**i for i in range(19)], np.int64)
+
+
+@numba.njit(cache=True, inline="always")
+def eight_digits(b, o, e):  # type: ignore[no-untyped-def]
+    """The number of the one to eight digits in b[o:e], all at once, and whether they are digits; eight bytes end at `e`.
+
+    One after the other they took twice as long.
+    """
+    foreign = (np.uint64(1) << np.uint64(8 * (8 - (e - o)))) - np.uint64(1) if e - o < 8 else np.uint64(0)
+    d = (word(b, e - 8) ^ _ZEROS) & ~foreign
+    fine = ((d + _ABOVE_NINE) | d) & _HIGHEST == 0
+    d = d * np.uint64(10) + (d >> np.uint64(8))
+    left = (d & _PAIRS) * np.uint64(0x000F424000000064)
+    right = ((d >> np.uint64(16)) & _PAIRS) * np.uint64(0x0000271000000001)
+    return np.int64((left + right) >> np.uint64(32)), fine
 
 
 @numba.njit(cache=True, nogil=True)
@@ -29,7 +49,12 @@ def parse_int(b, kind, offset, length, least, most, out, bad):  # type: ignore[n
             o += 1
         v = np.int64(0)
         fine = 0 < e - o <= 19
-        if e - o <= 18:
+        if fine and e - o <= 8 and e >= 8:
+            v, fine = eight_digits(b, o, e)
+            fine = fine and (negative or v <= most)
+            if negative:
+                v = -v
+        elif e - o <= 18:
             # So many digits fit whatever they are: nothing need be asked of each but whether it is one.
             others = np.uint8(0)
             for x in range(o, e):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
-from numba import types
+from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
@@ -66,6 +67,38 @@ def word(typing: Any, b: Any, place: Any) -> Any:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
+def marks(typing: Any, b: Any, place: Any, one: Any, other: Any) -> Any:
+    """Which of the 64 bytes from `place` on are one or the other, the first in the lowest bit; all must be there."""
+
+    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        wide = ir.VectorType(ir.IntType(8), 64)
+        source = context.make_array(signature.args[0])(context, builder, given[0]).data
+        found = builder.load(builder.bitcast(cgutils.pointer_add(builder, source, given[1]), wide.as_pointer()))
+        found.align = 1
+        lanes = ir.VectorType(ir.IntType(32), 64)
+        undefined, first = ir.Constant(wide, ir.Undefined), ir.Constant(ir.IntType(32), 0)
+        equal = []
+        for sought in given[2:]:
+            single = builder.insert_element(undefined, sought, first)
+            all_alike = builder.shuffle_vector(single, undefined, ir.Constant(lanes, [0] * 64))
+            equal.append(builder.icmp_unsigned("==", found, all_alike))
+        bits = builder.bitcast(builder.or_(*equal), ir.IntType(64))
+        return bits if sys.byteorder == "little" else builder.bitreverse(bits)
+
+    return types.uint64(b, types.int64, types.uint8, types.uint8), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def first_bit(typing: Any, bits: Any) -> Any:
+    """Which bit, from the lowest on, is the first that is set; one is."""
+
+    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        return builder.cttz(given[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.uint64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
 def first_byte(typing: Any, marks: Any) -> Any:
     """Which byte of a word, from the lowest on, is the first with a bit set; the word is not zero."""
 
@@ -74,3 +107,9 @@ def first_byte(typing: Any, marks: Any) -> Any:
         return builder.lshr(zeros, ir.Constant(ir.IntType(64), 3))
 
     return types.int64(types.uint64), generate
+
+
+@njit(cache=True, inline="always")
+def own(value, count):  # type: ignore[no-untyped-def]
+    """The first bytes of a word, and zeros for the others; all of it when they are eight or more."""
+    return value if count >= 8 else value & ((np.uint64(1) << np.uint64(8 * count)) - np.uint64(1))
