@@ -186,6 +186,21 @@ def test_a_profile_on_the_line_is_meant_instead_of_the_environments_server(
     assert os.environ["PENSTOCK_SERVER"] == "http://127.0.0.1:1"
 
 
+def test_a_state_directory_on_the_line_is_meant_instead_of_the_environments_server_and_beside_none(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path))
+    monkeypatch.setenv("PENSTOCK_SERVER", "http://127.0.0.1:1")
+    state = ["--state", str(tmp_path / "new")]
+    assert run(["flow", "list", *state, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+    assert run(["flow", "list", *state, "--server", "http://127.0.0.1:2"]) == 2
+    assert "a server keeps its own" in capsys.readouterr().err
+    (tmp_path / "config.yaml").write_text(json.dumps({"profiles": {"prod": {"server": "http://127.0.0.1:1"}}}))
+    assert run(["flow", "list", *state, "--profile", "prod"]) == 2
+    assert "a profile is named too" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("words", [["flow", "show"], ["flow", "pause"], ["doctor", "--flow"], ["worker", "--flow"]])
 def test_a_name_that_no_file_could_have_is_refused_like_any_other(words: list[str], tmp_path: Path, capsys: Capture) -> None:
     assert run([*words, "x" * 300]) in (1, 2)

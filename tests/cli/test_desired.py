@@ -133,6 +133,17 @@ def test_a_flow_whose_deletion_was_cut_short_does_not_begin_anew_and_may_be_dele
         assert plane.flows().flows == []
 
 
+def test_a_directory_without_a_flow_file_is_a_slip_and_prunes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "flows").mkdir()
+    with LocalPlane(tmp_path / "state") as plane:
+        plane.create_flow(definition("a"))
+        assert run(["apply", "-f", str(tmp_path / "flows"), "--prune", "-y", "--state", str(tmp_path / "state")]) == 2
+        assert "holds no flow file" in capsys.readouterr().err
+        assert [flow.name for flow in plane.flows().flows] == ["a"]
+
+
 def test_a_place_that_cannot_be_written_is_said_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     assert run(["export", "-f", str(tmp_path / "file"), "--state", str(tmp_path / "state")]) == 1

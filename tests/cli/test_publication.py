@@ -63,6 +63,7 @@ def test_hostile_names_are_added_and_removed_however_they_are_written(database: 
 def test_names_as_options_and_as_sql_write_them() -> None:
     assert fits("public.a", "public", "a") and fits("a", "public", "a") and fits("p*.?", "public", "a")
     assert fits('"B"', "public", "B") and fits('PUBLIC."B"', "public", "B") and not fits('"b"', "public", "B")
+    assert fits('"odd s".*', "odd s", "B") and fits('"x".b?', "x", "b1") and not fits('"odd s"."*"', "odd s", "B")
     assert listed('a, b."x,""y",, c"') == ["a", 'b."x,""y"', 'c"'] and listed(None) == []
     assert fits("a[1]", "public", "a[1]") and fits("x.y.z", "x.y", "z") and not fits('"a', "public", "a")
 

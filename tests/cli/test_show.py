@@ -223,6 +223,26 @@ def test_a_start_that_is_no_position_is_a_problem_of_the_file() -> None:
         DestinationUse(name="new", type="stdout", start="yesterday")
 
 
+def test_a_load_that_is_not_over_is_shown_with_its_flow(site: Site) -> None:
+    number = site.ledger.loads.request("shop", "backfill", {"tables": ["public.a"]}, "ann")
+    assert f"load      {number}, backfill: requested" in site("show", "shop")[1]
+    content = {"chunk": {}, "table": {}}
+    planned = [{"schema": "public", "table": "a", "rows": 10, "bytes": 100, "content": content}]
+    load = site.ledger.loads.open("shop")[0]
+    site.ledger.loads.plan(load, site.generation, planned, snapshot=None, position=0, low=0)
+    assert f"load      {number}, backfill of 1 table: reading, 0.0 % read" in site("show", "shop")[1]
+    assert [one["id"] for one in site.json("show", "shop")["loads"]] == [number]
+    with Service(site.state) as service:
+        (found,) = service.flows.find(Caller("eve", "viewer"), "shop").loads
+    assert (found.id, found.kind, found.state, found.table_count) == (number, "backfill", "reading", 1)
+
+
+def test_a_backfill_on_a_condition_that_says_nothing_is_refused(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["backfill", "shop", "--tables", "a", "--where", " ", "--state", str(site.state)]) == 2
+    assert "leave it out to load all rows" in capsys.readouterr().err
+    assert site.ledger.loads.open("shop") == []
+
+
 def test_a_load_whose_flow_has_failed_is_not_waited_for(
     site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,6 +30,7 @@ from penstock.errors import (
     PenstockError,
     RequestRefused,
     RevisionStale,
+    SourceError,
     TransitionRefused,
 )
 from penstock.ledger.definitions import Draft
@@ -194,6 +195,20 @@ def test_flows_are_listed_page_by_page_with_selectors_and_states(service: Servic
     assert service.flows.page(EVE, states=["failed"]).flows == []
     with pytest.raises(RequestRefused):
         listed("a=b=c,=x")
+
+
+def test_a_deletion_that_cannot_reach_the_source_names_the_way_without_and_changes_nothing(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOP_PASSWORD", "hush")
+    create(service)
+    with holding(service.premises.path, "shop", "a test"):
+        pass
+    with pytest.raises(SourceError) as error:
+        service.flows.delete(ANN, "shop")
+    assert "penstock flow delete --no-cleanup" in error.value.remedy
+    assert service.flows.find(EVE, "shop").state == "created"
+    service.flows.delete(ANN, "shop", cleanup=False)
 
 
 def test_a_flow_is_deleted_only_when_it_is_stopped_and_nobody_acts_for_it(service: Service) -> None:

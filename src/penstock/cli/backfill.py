@@ -68,6 +68,8 @@ def start(
     """
     if not listed(tables):
         raise typer.BadParameter("names no table", param_hint="--tables")
+    if where is not None and not where.strip():
+        raise typer.BadParameter("says nothing; leave it out to load all rows", param_hint="--where")
     name, _ = name_of(flow)
     with control_plane(server, state) as plane:
         asked = plane.start_backfill(name, listed(tables), where=where, destinations=listed(destinations))

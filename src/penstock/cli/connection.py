@@ -22,11 +22,18 @@ profile_on_line: ContextVar[bool] = ContextVar("profile_on_line", default=False)
 
 
 def _of_profile(context: typer.Context, given: str | None) -> str | None:
-    """The server that was named, else the profile's; a state directory that was named is meant instead of what a file says."""
-    if given or context.resilient_parsing:
+    """The server that was named, else the profile's; a state directory on the line is meant instead of what is set elsewhere."""
+    if context.resilient_parsing:
         return given
-    if context.params.get("state") is not None and not os.environ.get("PENSTOCK_PROFILE"):
-        return None
+    on_line = given is not None and given != os.environ.get("PENSTOCK_SERVER")
+    if context.params.get("state") is not None:
+        if on_line:
+            raise typer.BadParameter("a state directory is named too: a server keeps its own", param_hint="--server")
+        if not profile_on_line.get():
+            return None
+        raise typer.BadParameter("a profile is named too: its server keeps its own state", param_hint="--state")
+    if given:
+        return given
     if not (home_directory() / "config.yaml").is_file() and not os.environ.get("PENSTOCK_PROFILE"):
         return None
     from penstock.cli.profiles import chosen

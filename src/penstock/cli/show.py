@@ -11,7 +11,7 @@ from penstock.cli.connection import ServerOption
 from penstock.cli.files import JsonOption, StateOption, state_directory
 from penstock.cli.screen import Screen
 from penstock.cli.shown import list_flows as list_remote
-from penstock.cli.shown import show_flow
+from penstock.cli.shown import load_words, show_flow
 from penstock.cli.steer import FlowArgument, name_of
 from penstock.core.options import format_size
 from penstock.core.position import format_lsn
@@ -142,6 +142,7 @@ def _lines(view: FlowView) -> list[tuple[str, str]]:
     else:
         span = f"complete up to {format_lsn(journal.mark)}, from {format_lsn(journal.oldest)} on"
         lines.append(("journal", f"{span}, {format_size(journal.bytes)}"))
+    lines += [("load", load_words(**one)) for one in view.loads]
     told = format_lsn(view.told) if view.told else "not known here"
     allowed = f"; may be told {format_lsn(view.verdict.allowed)}" if view.verdict is not None else ""
     lines.append(("told", f"{told}{allowed}"))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.cli.connection import control_plane
-from penstock.core.options import format_size
+from penstock.core.options import format_duration, format_size
 
 if TYPE_CHECKING:
     from penstock.cli.screen import Screen
@@ -74,9 +74,20 @@ def _lines(flow: FlowAnswer) -> list[tuple[str, str]]:
     journal = flow.journal
     there = f"complete up to {journal.mark}, from {journal.oldest} on, {format_size(journal.bytes)}"
     lines.append(("journal", there if journal.mark else "none yet"))
+    lines += [("load", load_words(**one.model_dump())) for one in flow.loads]
     told = flow.acknowledgement
     lines.append(("told", f"{told.told or 'not known'}{f'; {told.reason}' if told.reason else ''}"))
     return lines
+
+
+def load_words(**about: Any) -> str:
+    """A load that is not over, in a line."""
+    many = about["table_count"]
+    tables = f" of {many:,} table{'s' if many != 1 else ''}" if many else ""
+    left = f", {format_duration(float(round(about['seconds_left'])))} left" if about["seconds_left"] else ""
+    pace = f", {about['percent']} % read, {about['rows_per_second']:,} rows/s{left}" if many else ""
+    reason = f" ({about['reason']})" if about["reason"] else ""
+    return f"{about['id']}, {about['kind']}{tables}: {about['state']}{reason}{pace}"
 
 
 def _size(count: int | None) -> str:

@@ -68,6 +68,10 @@ class Done:
 def read_definitions(place: Path) -> dict[str, dict[str, Any]]:
     """The definitions of a directory's flow files, or of one file, by name; FlowInvalid with every problem of every file."""
     files = sorted(p for p in place.rglob("*") if p.suffix.lower() in SUFFIXES) if place.is_dir() else [place]
+    if not files:
+        # A slip in the path, of which --prune would make the deletion of every flow.
+        problem = Problem(str(place), "holds no flow file", "Check the directory; delete flows with `penstock flow delete`.")
+        raise FlowInvalid.of(str(place), [problem])
     found: dict[str, dict[str, Any]] = {}
     problems: list[Problem] = []
     for file in files:

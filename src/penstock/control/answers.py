@@ -112,6 +112,21 @@ class AcknowledgementAnswer(Answer):
     reason: str | None
 
 
+class OpenLoad(Answer):
+    """A load that is not over: the flow's first, of tables that join, or a backfill."""
+
+    id: int
+    kind: str
+    state: str
+    reason: str | None
+    table_count: int
+    percent: float
+    """How much of what it expects is read."""
+    rows: int
+    rows_per_second: int
+    seconds_left: float | None
+
+
 class FlowAnswer(FlowSummary):
     """A flow whole."""
 
@@ -128,6 +143,8 @@ class FlowAnswer(FlowSummary):
     source: dict[str, Any] | None
     """What the worker's last look at the source saw."""
     events: list[EventAnswer]
+    loads: list[OpenLoad] = []
+    """Those that are not over."""
     applied: str | None = None
     """After an update: what the running worker made of it."""
 

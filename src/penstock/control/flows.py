@@ -18,6 +18,7 @@ from penstock.control.answers import (
     FlowPage,
     FlowSummary,
     JournalAnswer,
+    OpenLoad,
     RevisionAnswer,
     RevisionList,
 )
@@ -35,7 +36,7 @@ from penstock.control.upkeep_answers import CleanupAnswer, ServerObject
 from penstock.core.flow import Flow
 from penstock.core.secret import mask
 from penstock.engine import picture
-from penstock.errors import FlowChanged, FlowInvalid, FlowUnknown, RequestRefused, TransitionRefused
+from penstock.errors import FlowChanged, FlowInvalid, FlowUnknown, RequestRefused, SourceError, TransitionRefused
 from penstock.ledger.definitions import CreationKey, Stored, refuse_unless_stopped
 from penstock.ledger.lifecycle import Event, Wish
 from penstock.ledger.register import Entry, Selector
@@ -104,7 +105,7 @@ class Flows:
             with Cleanup(flow, self._premises.state) as work:
                 if made:
                     # What stands in the way is better found while there is a way back.
-                    work.look()
+                    _look(work)
                 assert work.generation is not None
                 definitions.begin_delete(name, work.generation, caller.name, etag)
                 removed = work.run(remove_state=False) if made else []
@@ -284,7 +285,17 @@ class Flows:
             acknowledgement=AcknowledgementAnswer.model_validate(data["acknowledgement"]),
             source=shown(data["source"]),
             events=[event_answer(name, event) for event in view.events],
+            loads=[OpenLoad.model_validate({key: one[key] for key in OpenLoad.model_fields}) for one in view.loads],
         )
+
+
+def _look(work: Cleanup) -> None:
+    """Finds what a deletion will remove on the server; who cannot come there is told of the way without."""
+    try:
+        work.look()
+    except SourceError as error:
+        error.remedy = f"{error.remedy} `penstock flow delete --no-cleanup` deletes it and leaves what it made there."
+        raise
 
 
 def event_answer(flow: str, event: Event) -> EventAnswer:

@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from penstock.control.backfills import LoadDesk
 from penstock.control.lifecycle import existing_ledger
 from penstock.core.flow import Flow
 from penstock.core.position import format_lsn
@@ -94,6 +95,8 @@ class FlowView:
     """What the worker's last look at the source saw."""
     source_trouble: str | None
     events: tuple[Event, ...]
+    loads: tuple[dict[str, Any], ...] = ()
+    """Those that are not over, as `penstock backfill list` has them."""
 
     def to_data(self) -> dict[str, Any]:
         """Plain data for an answer."""
@@ -122,6 +125,7 @@ class FlowView:
             "source": source,
             "source_trouble": self.source_trouble,
             "events": [asdict(event) for event in self.events],
+            "loads": list(self.loads),
         }
 
 
@@ -182,7 +186,12 @@ class Overview:
             source=now["source"] if now is not None and alive else None,
             source_trouble=now["source_trouble"] if now is not None and alive else None,
             events=tuple(self._ledger.lifecycle.events(name, events)),
+            loads=self._loads(name),
         )
+
+    def _loads(self, name: str) -> tuple[dict[str, Any], ...]:
+        found = self._ledger.loads.open(name)
+        return tuple(LoadDesk(name, self._state, self._ledger).summaries(found)) if found else ()
 
     def _journal(self, name: str, flow: Flow | None) -> JournalView:
         directory = journal_directory(flow, self._state) if flow is not None else self._state / "journal" / name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 
 from penstock.core.options import matches
@@ -19,7 +20,12 @@ def fits(word: str, schema: str, table: str) -> bool:
     quoted = _QUOTED.fullmatch(word) if '"' in word else None
     if quoted is None:
         return False
-    return _plain(quoted[2]) == table and (quoted[1] is None or _plain(quoted[1]) == schema)
+    return _means(quoted[2], table) and (quoted[1] is None or _means(quoted[1], schema))
+
+
+def _means(part: str, name: str) -> bool:
+    """A part in quotes is the name itself, one without may be a pattern."""
+    return _plain(part) == name or (not part.startswith('"') and fnmatch.fnmatchcase(name, part))
 
 
 def listed(words: str | None) -> list[str]:

@@ -267,7 +267,7 @@ class FlowPage(_message.Message):
     def __init__(self, flows: _Optional[_Iterable[_Union[FlowSummary, _Mapping]]] = ..., next: _Optional[str] = ...) -> None: ...
 
 class Flow(_message.Message):
-    __slots__ = ("name", "state", "health", "reason", "wished", "wished_by", "wished_at", "worker", "labels", "etag", "lag_seconds", "definition", "revision", "created_at", "created_by", "updated_at", "updated_by", "destinations", "journal", "acknowledgement", "source", "events", "applied")
+    __slots__ = ("name", "state", "health", "reason", "wished", "wished_by", "wished_at", "worker", "labels", "etag", "lag_seconds", "definition", "revision", "created_at", "created_by", "updated_at", "updated_by", "destinations", "journal", "acknowledgement", "source", "events", "applied", "loads")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -298,6 +298,7 @@ class Flow(_message.Message):
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
     APPLIED_FIELD_NUMBER: _ClassVar[int]
+    LOADS_FIELD_NUMBER: _ClassVar[int]
     name: str
     state: str
     health: str
@@ -321,7 +322,30 @@ class Flow(_message.Message):
     source: _struct_pb2.Struct
     events: _containers.RepeatedCompositeFieldContainer[Event]
     applied: str
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., health: _Optional[str] = ..., reason: _Optional[str] = ..., wished: _Optional[str] = ..., wished_by: _Optional[str] = ..., wished_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., worker: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., etag: _Optional[str] = ..., lag_seconds: _Optional[float] = ..., definition: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., revision: _Optional[int] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., created_by: _Optional[str] = ..., updated_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., updated_by: _Optional[str] = ..., destinations: _Optional[_Iterable[_Union[Destination, _Mapping]]] = ..., journal: _Optional[_Union[Journal, _Mapping]] = ..., acknowledgement: _Optional[_Union[Acknowledgement, _Mapping]] = ..., source: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., events: _Optional[_Iterable[_Union[Event, _Mapping]]] = ..., applied: _Optional[str] = ...) -> None: ...
+    loads: _containers.RepeatedCompositeFieldContainer[OpenLoad]
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., health: _Optional[str] = ..., reason: _Optional[str] = ..., wished: _Optional[str] = ..., wished_by: _Optional[str] = ..., wished_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., worker: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., etag: _Optional[str] = ..., lag_seconds: _Optional[float] = ..., definition: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., revision: _Optional[int] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., created_by: _Optional[str] = ..., updated_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., updated_by: _Optional[str] = ..., destinations: _Optional[_Iterable[_Union[Destination, _Mapping]]] = ..., journal: _Optional[_Union[Journal, _Mapping]] = ..., acknowledgement: _Optional[_Union[Acknowledgement, _Mapping]] = ..., source: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., events: _Optional[_Iterable[_Union[Event, _Mapping]]] = ..., applied: _Optional[str] = ..., loads: _Optional[_Iterable[_Union[OpenLoad, _Mapping]]] = ...) -> None: ...
+
+class OpenLoad(_message.Message):
+    __slots__ = ("id", "kind", "state", "reason", "table_count", "percent", "rows", "rows_per_second", "seconds_left")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    TABLE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PERCENT_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_LEFT_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    kind: str
+    state: str
+    reason: str
+    table_count: int
+    percent: float
+    rows: int
+    rows_per_second: int
+    seconds_left: float
+    def __init__(self, id: _Optional[int] = ..., kind: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., table_count: _Optional[int] = ..., percent: _Optional[float] = ..., rows: _Optional[int] = ..., rows_per_second: _Optional[int] = ..., seconds_left: _Optional[float] = ...) -> None: ...
 
 class Destination(_message.Message):
     __slots__ = ("name", "type", "state", "position", "lag_bytes", "lag_seconds", "rows_per_second", "rows", "attempts", "error", "counts")

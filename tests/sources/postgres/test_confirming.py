@@ -45,6 +45,8 @@ class Hand:
         book = RelationBook(self._control, types, self.journal.entries, self.journal.versions, self.journal.catalog)
         self.assembly = Assembly(self.journal, book)
         self._rest = b""
+        # The server may not have noticed yet that the one before has hung up.
+        wait_until(lambda: not database.rows("select from pg_replication_slots where active and database = %s", database.name))
         self.connection = ReplicationConnection.connect(database.dsn)
         options = {"proto_version": "1", "publication_names": captured.source.publication}
         self.connection.start_replication(captured.source.slot, self.journal.mark, options)
