@@ -107,7 +107,7 @@ def load(server: EmbeddedPostgres, kind: str, form: str, connections: int, paral
         place = str(path / ("log" if kind == "files" else "bench.duckdb"))
         flow = Flow.model_validate(
             {
-                "name": f"backfill_{kind}_{form}",
+                "name": f"backfill_{kind}_{form}_{time.time_ns() % 10**9}",
                 "parallelism": parallelism,
                 "source": {
                     "type": "postgres",

@@ -133,9 +133,7 @@ def test_a_flow_whose_deletion_was_cut_short_does_not_begin_anew_and_may_be_dele
         assert plane.flows().flows == []
 
 
-def test_a_directory_without_a_flow_file_is_a_slip_and_prunes_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_directory_without_a_flow_file_is_a_slip_and_prunes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "flows").mkdir()
     with LocalPlane(tmp_path / "state") as plane:
         plane.create_flow(definition("a"))

@@ -226,7 +226,7 @@ def test_a_start_that_is_no_position_is_a_problem_of_the_file() -> None:
 def test_a_load_that_is_not_over_is_shown_with_its_flow(site: Site) -> None:
     number = site.ledger.loads.request("shop", "backfill", {"tables": ["public.a"]}, "ann")
     assert f"load      {number}, backfill: requested" in site("show", "shop")[1]
-    content = {"chunk": {}, "table": {}}
+    content: dict[str, dict[str, int]] = {"chunk": {}, "table": {}}
     planned = [{"schema": "public", "table": "a", "rows": 10, "bytes": 100, "content": content}]
     load = site.ledger.loads.open("shop")[0]
     site.ledger.loads.plan(load, site.generation, planned, snapshot=None, position=0, low=0)

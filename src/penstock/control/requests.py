@@ -85,7 +85,10 @@ class BackfillStart(Request):
 
     tables: Annotated[list[Word], Field(min_length=1, max_length=1000)]
     """Tables or patterns: public.orders, public.*"""
-    where: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=10_000), AfterValidator(_printable)] | None = None
+    where: (
+        Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=10_000), AfterValidator(_printable)]
+        | None
+    ) = None
     """Only rows that fulfil this condition; it is SQL that the source runs, and takes an admin."""
     destinations: Annotated[list[Word], Field(max_length=100)] = []
     """Only for these; for all when none is named."""

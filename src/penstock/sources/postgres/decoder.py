@@ -19,7 +19,8 @@ from penstock.journal.record import Slice, SliceFlag
 from penstock.sources.base import Decoder
 from penstock.sources.postgres import columns, locate, logical_messages, scan
 
-STEP_BYTES = 16 << 20
+STEP_BYTES = 4 << 20
+"""What is decoded at once; a slice that is larger by itself."""
 _SCHEMA, _PIECE, _STREAMED = int(SliceFlag.SCHEMA), int(SliceFlag.PIECE), int(SliceFlag.STREAMED)
 
 
