@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import structlog
 
 from penstock.core.flow import Flow
-from penstock.engine.loading import Table, enter, named
+from penstock.engine.load_plans import Table, enter, named
 from penstock.ledger.leases import Holder
 from penstock.ledger.ledger import Ledger
 

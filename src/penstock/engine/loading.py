@@ -7,25 +7,20 @@ moment as a whole. A backfill of live tables reads every chunk in a short transa
 
 from __future__ import annotations
 
-import base64
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import structlog
 
 from penstock.core import connectors
 from penstock.core.flow import Flow
-from penstock.core.naming import fits
-from penstock.core.schema import TableSchema
 from penstock.engine.lease import HeldLease
-from penstock.engine.moments import Mark, Moment, Moments
+from penstock.engine.load_plans import Drive, Flight, LoadPlans
+from penstock.engine.moments import Moments
 from penstock.engine.reading import Readers
-from penstock.engine.taking import unpack_keys
 from penstock.errors import (
     LedgerError,
     LedgerFenced,
@@ -35,15 +30,11 @@ from penstock.errors import (
     SnapshotLost,
     TableChanged,
     TableGone,
-    TablesMissing,
 )
-from penstock.journal.catalog import Catalog
 from penstock.journal.chunks import remove_chunk, remove_loads
-from penstock.journal.segment import catalog_path
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.loads import Load, LoadChunk
 from penstock.sources.base import Source
-from penstock.sources.chunks import Chunk, LoadRules
 
 _log = structlog.get_logger()
 
@@ -70,29 +61,6 @@ Two epochs of chunks, one in the lanes and one that waits for them, and two chun
 read did not count, readers and lanes took turns: 300 MB were read at once, and then nothing until the half of it was delivered.
 """
 SAY = 10.0
-PUBLISHING = 120.0
-"""Seconds that a table has to be published after its load was asked for."""
-Table = tuple[str, str]
-
-
-@dataclass(frozen=True)
-class _Flight:
-    """Chunks that are being read, and how far the journal was complete before."""
-
-    chunks: Sequence[LoadChunk]
-    mark: Mark
-
-
-@dataclass
-class _Drive:
-    """What a load needs while a worker drives it; lost with the worker, and found again from the ledger."""
-
-    moment: Moment | None = None
-    flying: dict[Future[Any], _Flight] = field(default_factory=dict)
-    pause_until: float = 0.0
-    replan: frozenset[Table] = frozenset()
-    older: set[int] | None = None
-    said_at: float = 0.0
 
 
 class Loading(threading.Thread):
@@ -118,10 +86,12 @@ class Loading(threading.Thread):
         super().__init__(name="loading", daemon=True)
         self._flow, self._source, self._readers, self._moments = flow, source, readers, moments
         self._ledger, self._lease, self._journal = ledger, lease, journal
-        self._notice, self._takes, self._begun, self._ended = notice, takes, begun, ended
+        self._notice, self._begun, self._ended = notice, begun, ended
         self._settings = source.loading()
+        common = (flow, source, moments, ledger, lease, journal)
+        self._plans = LoadPlans(*common, notice=notice, look_now=self.look_now, takes=takes)
         self._pool = ThreadPoolExecutor(self._settings.workers, "chunks")
-        self._drives: dict[int, _Drive] = {}
+        self._drives: dict[int, Drive] = {}
         self._halt = threading.Event()
         self._news = threading.Event()
         self._urgent = threading.Event()
@@ -226,24 +196,24 @@ class Loading(threading.Thread):
                 _log.exception("loading", load=load.id)
             self._meet(load, drive, found)
 
-    def _taken_up(self, load: Load) -> _Drive:
+    def _taken_up(self, load: Load) -> Drive:
         """What drives a load that this worker meets for the first time."""
-        drive = _Drive()
+        drive = Drive()
         if not self._settings.resumes and load.state != "requested":
             drive.replan = frozenset((c.schema, c.table) for c in self._ledger.loads.chunks(load.id))
             _log.info("load begins anew: nothing was to be kept of the run before", load=load.id, tables=len(drive.replan))
         return drive
 
-    def _advance(self, load: Load, drive: _Drive) -> None:
+    def _advance(self, load: Load, drive: Drive) -> None:
         if load.state == "requested":
-            self._plan(load, drive)
+            self._plans.plan(load, drive)
             return
         chunks = self._ledger.loads.chunks(load.id)
         if asked := [c for c in chunks if "again" in c.content]:
-            self._read_again(load, asked)
+            self._plans.read_again(load, asked)
             return
         if load.kind == "backfill" and drive.replan:
-            self._replan_backfill(load, drive)
+            self._plans.replan(load, drive)
             return
         flying = {c.id for flight in drive.flying.values() for c in flight.chunks}
         left = [c for c in chunks if c.state == "planned"]
@@ -253,11 +223,11 @@ class Loading(threading.Thread):
             and not flying
             and (drive.moment is None or not drive.moment.alive())
         ):
-            self._renew(load, drive, chunks)
+            self._plans.renew(load, drive, chunks)
             return
         had, waiting, ahead = self._undelivered(load, chunks)
         most = min(MOST_WAITING, self._flow.config.journal.max_bytes // 4)
-        if left and waiting < most and all(self._begun(name, load.id) for name in self._names(load)):
+        if left and waiting < most and all(self._begun(name, load.id) for name in self._plans.takers(load)):
             ahead += sum(c.bytes for c in left if c.id in flying and c.content["table"]["key"])
             self._hand_out(load, drive, [c for c in left if c.id not in flying], AHEAD - ahead)
         if not left:
@@ -272,185 +242,13 @@ class Loading(threading.Thread):
         self._remove(load, [c for c in chunks if c.id in had])
         self._say(load, drive, chunks)
 
-    def _plan(self, load: Load, drive: _Drive) -> None:
-        """Which chunks there are, the moment at which they are read, and who takes part."""
-        takers = self._names(load)
-        if load.kind == "table":
-            enter(load, self._ledger, self._generation, self._takes())
-            self._notice()
-        tables = self._tables(load)
-        missing = set(named(load)) - {(t.schema, t.name) for t in tables}
-        if missing and load.spec.get("joined"):
-            _log.warning("tables that joined are gone; the rest is loaded", tables=", ".join(".".join(n) for n in missing))
-            self._ledger.loads.forget_entries(load, self._generation, missing)
-            missing = set()
-        if load.kind == "table":
-            missing |= {(t.schema, t.name) for t in self._source.unsent(tables)}
-        if missing:
-            self._miss(load, drive, missing)
-            return
-        if load.kind == "backfill":
-            self._refuse_unknown(load, tables)
-        rules = self._rules(load)
-        if load.kind == "backfill":
-            chunks = self._source.plan_chunks(tables, replace(rules, common_snapshot=False))
-            moment = self._moments.take(self._source, 0)
-            moment.close()
-            planned = self._contents(chunks, tables)
-            self._ledger.loads.plan(load, self._generation, planned, snapshot=None, position=0, low=moment.low, takers=takers)
-        else:
-            known = self._known(load) if load.kind == "table" else set()
-            if load.kind == "table" and not named(load):
-                enter(load, self._ledger, self._generation, self._takes(), [(t.schema, t.name) for t in tables])
-                self._notice()
-            moment = self._moments.first(load) or self._moments.take(self._source, load.low)
-            drive.moment = moment
-            if named(load) and not self._is_clear(drive, moment):
-                return
-            chunks = self._source.plan_chunks(tables, rules)
-            self._ledger.loads.plan(
-                load,
-                self._generation,
-                _emptying(self._contents(chunks, tables), known),
-                snapshot=moment.described,
-                position=moment.position,
-                low=moment.low,
-                takers=takers,
-            )
-        _log.info(
-            "load planned",
-            load=load.id,
-            kind=load.kind,
-            tables=len(tables),
-            chunks=len(chunks),
-            rows=sum(c.rows for c in chunks),
-            bytes=sum(c.bytes for c in chunks),
-        )
-        self._notice()
-        self.look_now()
-
-    def _is_clear(self, drive: _Drive, moment: Moment) -> bool:
-        """Whether every transaction has ended that ran when the tables were published: what it wrote before is nowhere else."""
-        running = set(self._moments.running(moment))
-        if drive.older is None:
-            drive.older = running
-        drive.older &= running
-        if drive.older:
-            moment.close()
-            drive.moment, drive.pause_until = None, time.monotonic() + LOOK
-            if not drive.said_at:
-                drive.said_at = time.monotonic()
-                _log.info(
-                    "load waits for transactions that began before its tables were published", transactions=len(drive.older)
-                )
-        return not drive.older
-
-    def _known(self, load: Load) -> set[Table]:
-        """Tables that the flow has had before: what a destination holds of them may be gone from the source by now."""
-        names = Catalog(catalog_path(self._journal)).names()
-        loaded = {(e.schema, e.table) for e in self._ledger.loads.entries(self._flow.name) if e.state == "live"}
-        earlier = self._ledger.load_sums.tables(self._flow.name, load.id)
-        return loaded | earlier | {(s, t) for s, _, t in (name.partition(".") for name in names)}
-
-    def _refuse_unknown(self, load: Load, tables: Sequence[TableSchema]) -> None:
-        """A name or pattern that fits nothing is a slip of the pen, and nothing is read for the others either."""
-        words: Iterable[str] = load.spec.get("tables") or ()
-        unknown = [word for word in words if not any(fits(word, t.schema, t.name) for t in tables)]
-        if unknown:
-            raise TablesMissing(
-                f"the flow takes no table that fits {', '.join(unknown)}",
-                remedy="Correct the names: `penstock publication list --flow FLOW` shows what the flow takes. Nothing was read.",
-            )
-
-    def _miss(self, load: Load, drive: _Drive, missing: Iterable[Table]) -> None:
-        """Tables that are asked for by name and that the flow does not take; one that is being published is waited for."""
-        names = ", ".join(sorted(".".join(name) for name in missing))
-        if load.kind == "table" and time.time() - load.created_at / 1e6 < PUBLISHING:
-            drive.pause_until = time.monotonic() + LOOK
-            return
-        raise TablesMissing(
-            f"the flow does not take {names}",
-            remedy="Correct the names, or publish the tables: `penstock publication add --flow FILE TABLE --snapshot`.",
-        )
-
-    def _renew(self, load: Load, drive: _Drive, chunks: Sequence[LoadChunk]) -> None:
-        """The snapshot is lost, or a table has changed: a new moment, in which also that is read which was touched meanwhile."""
-        if drive.moment is not None:
-            drive.moment.close()
-            drive.moment = None
-        moment = self._moments.take(self._source, load.low)
-        try:
-            self._plan_rest(load, drive, chunks, moment)
-        except BaseException:
-            # Nothing is read in a snapshot of which the ledger does not know what it shows besides.
-            moment.close()
-            raise
-        drive.moment, drive.replan = moment, frozenset()
-        self._notice()
-        self.look_now()
-
-    def _plan_rest(self, load: Load, drive: _Drive, chunks: Sequence[LoadChunk], moment: Moment) -> None:
-        """What is left to be read in a new moment, and what has to be read again in it."""
-        tables = {(t.schema, t.name): t for t in self._tables(load)}
-        more: list[dict[str, Any]] = []
-        replaced: list[int] = []
-        for name in dict.fromkeys((c.schema, c.table) for c in chunks):
-            mine = [c for c in chunks if (c.schema, c.table) == name]
-            planned = [c for c in mine if c.state == "planned"]
-            if name not in tables:
-                self._lose(load, name, mine)
-                continue
-            if not planned and name not in drive.replan:
-                continue
-            read = [c for c in mine if c.state == "read"]
-            keys = self._moments.touched(load, tables[name], read, moment) if read and name not in drive.replan else None
-            if name not in drive.replan and keys is not None and tables[name].key:
-                more += self._contents([c for k in keys for c in self._source.key_chunks(tables[name], k)], [tables[name]])
-                continue
-            if not read and name not in drive.replan:
-                continue
-            fresh = self._contents(self._source.plan_chunks([tables[name]], self._rules(load)), [tables[name]])
-            if fresh and read:
-                # Also where no destination has closed an epoch of these chunks: one may be on its way.
-                fresh[0]["content"]["empties"] = True
-            more += fresh
-            replaced += [c.id for c in mine]
-        self._ledger.loads.plan(
-            load,
-            self._generation,
-            more,
-            snapshot=moment.described,
-            position=moment.position,
-            low=moment.low,
-            replaced=replaced,
-        )
-        _log.warning(
-            "load goes on in a new snapshot",
-            load=load.id,
-            again=sum(c["rows"] for c in more),
-            tables_anew=", ".join(".".join(name) for name in drive.replan),
-        )
-
-    def _read_again(self, load: Load, asked: Sequence[LoadChunk]) -> None:
-        """Keys that a destination has asked for become chunks."""
-        more = []
-        for one in asked:
-            table = TableSchema.from_data(one.content["table"])
-            for keys in unpack_keys(base64.b64decode(one.content["again"])):
-                more += self._contents(self._source.key_chunks(table, keys), [table])
-        for made in more:
-            made["content"]["asked"] = True
-        at: dict[str, Any] = {"snapshot": load.snapshot, "position": load.position, "low": load.low}
-        self._ledger.loads.plan(load, self._generation, more, **at, replaced=[c.id for c in asked])
-        self._notice()
-        self.look_now()
-
-    def _hand_out(self, load: Load, drive: _Drive, left: Sequence[LoadChunk], room: int) -> None:
+    def _hand_out(self, load: Load, drive: Drive, left: Sequence[LoadChunk], room: int) -> None:
         """Gives waiting chunks to readers that have nothing to do, until there is no room for more of their bytes."""
         snapshot = drive.moment.name if drive.moment is not None else None
         busy = sum(len(d.flying) for d in self._drives.values())
         # As many again wait in line, so that no reader waits for the next look.
-        for group in _groups(left, min(GROUP_BYTES, self._rules(load).target_bytes))[: max(0, 2 * self._settings.workers - busy)]:
+        most = max(0, 2 * self._settings.workers - busy)
+        for group in _groups(left, min(GROUP_BYTES, self._plans.rules(load).target_bytes))[:most]:
             if room <= 0 and not any(c.content.get("empties") for c in group):
                 self._starves |= len(drive.flying) < self._settings.workers
                 break
@@ -458,9 +256,9 @@ class Loading(threading.Thread):
             mark = self._moments.mark()
             job = self._pool.submit(self._readers.read, load, group, snapshot, self._settings.workers)
             job.add_done_callback(lambda _: self.look_now())
-            drive.flying[job] = _Flight(group, mark)
+            drive.flying[job] = Flight(group, mark)
 
-    def _collect(self, load: Load, drive: _Drive) -> None:
+    def _collect(self, load: Load, drive: Drive) -> None:
         """Records what readers have brought; the first error is raised when everything else is safe."""
         problem: PenstockError | None = None
         for job in [j for j in drive.flying if j.done()]:
@@ -483,7 +281,7 @@ class Loading(threading.Thread):
         if problem is not None:
             raise problem
 
-    def _meet(self, load: Load, drive: _Drive, error: PenstockError) -> None:
+    def _meet(self, load: Load, drive: Drive, error: PenstockError) -> None:
         """What an error means for a load."""
         drive.pause_until = time.monotonic() + PAUSE
         if load.state == "requested" and drive.moment is not None:
@@ -512,28 +310,7 @@ class Loading(threading.Thread):
             return
         self._end(load, drive, "failed", _why(error))
 
-    def _replan_backfill(self, load: Load, drive: _Drive) -> None:
-        """Tables that are not what they were are cut anew, as they are now; those that are gone are left."""
-        tables = {(t.schema, t.name): t for t in self._tables(load)}
-        chunks = self._ledger.loads.chunks(load.id)
-        more: list[dict[str, Any]] = []
-        replaced: list[int] = []
-        for name in drive.replan:
-            mine = [c for c in chunks if (c.schema, c.table) == name and (c.state == "planned" or not self._settings.resumes)]
-            if name not in tables:
-                self._lose(load, name, mine)
-                continue
-            rules = replace(self._rules(load), common_snapshot=False)
-            more += self._contents(self._source.plan_chunks([tables[name]], rules), [tables[name]])
-            replaced += [c.id for c in mine]
-        drive.replan = frozenset()
-        self._ledger.loads.plan(load, self._generation, more, snapshot=None, position=0, low=load.low, replaced=replaced)
-
-    def _lose(self, load: Load, name: Table, chunks: Sequence[LoadChunk]) -> None:
-        _log.warning("a table that was to be loaded is gone; the rest is loaded", load=load.id, table=".".join(name))
-        self._ledger.loads.give_up_chunks(load, self._generation, [c.id for c in chunks if c.state == "planned"])
-
-    def _end(self, load: Load, drive: _Drive, state: str, reason: str | None) -> None:
+    def _end(self, load: Load, drive: Drive, state: str, reason: str | None) -> None:
         self._drives.pop(load.id, None)
         for job in drive.flying:
             job.cancel()
@@ -561,7 +338,7 @@ class Loading(threading.Thread):
 
     def _is_delivered(self, load: Load, chunks: Sequence[LoadChunk]) -> bool:
         """Whether every destination that takes part has all of it, and its tables are live."""
-        names = self._names(load)
+        names = self._plans.takers(load)
         delivered = self._ledger.loads.delivered(load.id)
         if any(
             e.load == load.id and e.state != "live" and e.destination in names
@@ -572,7 +349,7 @@ class Loading(threading.Thread):
 
     def _undelivered(self, load: Load, chunks: Sequence[LoadChunk]) -> tuple[set[int], int, int]:
         """The chunks that everybody has, the bytes of the others that somebody may take now, and of those that nobody has."""
-        names = self._names(load)
+        names = self._plans.takers(load)
         delivered = self._ledger.loads.delivered(load.id)
         had = set.intersection(*(delivered.get(name, set()) for name in names)) if names else set()
         any_has = set().union(*delivered.values())
@@ -602,42 +379,11 @@ class Loading(threading.Thread):
             raise LoadTooLarge(f"{names}: {gathered} bytes are read, and there are more", load=load.id)
         return gathered
 
-    def _names(self, load: Load) -> list[str]:
-        """The destinations that take part and are still there."""
-        return [name for name in self._takes() if load.takes(name)]
-
     @property
     def _generation(self) -> int:
         return self._lease.generation
 
-    def _tables(self, load: Load) -> list[TableSchema]:
-        """What the load is of, as the source's catalogue and the journal have it now."""
-        patterns: Iterable[str] = load.spec.get("tables") or ()
-        exactly = set(named(load)) if "names" in load.spec else None
-        takes = [take for name, take in self._takes().items() if load.takes(name)]
-        known = _versions(Catalog(catalog_path(self._journal)))
-        found = []
-        for table in self._source.discover():
-            name = (table.schema, table.name)
-            wanted = name in exactly if exactly is not None else not patterns or any(fits(word, *name) for word in patterns)
-            if wanted and table.identity and any(take(table.schema, table.name) for take in takes):
-                found.append(known.get((table.identity, table.columns, table.key)) or replace(table, version=0))
-        return found
-
-    def _rules(self, load: Load) -> LoadRules:
-        spec = load.spec
-        chosen = {k: spec[k] for k in ("where", "partition_column", "partition_count", "target_bytes") if spec.get(k)}
-        return replace(self._settings.rules, **chosen)
-
-    def _contents(self, chunks: Sequence[Chunk], tables: Sequence[TableSchema]) -> list[dict[str, Any]]:
-        described = {(t.schema, t.name): t.to_data() for t in tables}
-        return [
-            {"schema": c.schema, "table": c.name, "rows": c.rows, "bytes": c.bytes}
-            | {"content": {"chunk": c.to_data(), "table": described[c.schema, c.name]}}
-            for c in chunks
-        ]
-
-    def _say(self, load: Load, drive: _Drive, chunks: Sequence[LoadChunk]) -> None:
+    def _say(self, load: Load, drive: Drive, chunks: Sequence[LoadChunk]) -> None:
         now = time.monotonic()
         if now - drive.said_at < SAY or not chunks:
             drive.said_at = drive.said_at or now
@@ -657,17 +403,6 @@ def _why(error: PenstockError) -> str:
     return f"{error.code}: {error.message} → {error.remedy}"
 
 
-def _emptying(contents: list[dict[str, Any]], known: set[Table]) -> list[dict[str, Any]]:
-    """The same chunks; the first of each table that is known empties it before."""
-    seen: set[Table] = set()
-    for one in contents:
-        name = (one["schema"], one["table"])
-        if name in known and name not in seen:
-            one["content"]["empties"] = True
-        seen.add(name)
-    return contents
-
-
 def _groups(chunks: Sequence[LoadChunk], most: int) -> list[list[LoadChunk]]:
     """Chunks that are read one after the other by one task: what is lost with it is no more than was asked for as a chunk."""
     groups: list[list[LoadChunk]] = []
@@ -679,40 +414,6 @@ def _groups(chunks: Sequence[LoadChunk], most: int) -> list[list[LoadChunk]]:
         groups[-1].append(chunk)
         size += chunk.bytes
     return groups
-
-
-def _versions(catalog: Catalog) -> dict[tuple[Any, ...], TableSchema]:
-    """The newest version of each shape of a table that the journal knows."""
-    catalog.names()
-    found = {}
-    for _, entry in sorted(catalog.entries.items()):
-        found[entry.table.identity, entry.table.columns, entry.table.key] = entry.table
-    return found
-
-
-def named(load: Load) -> list[Table]:
-    """The tables that a load asks for by their whole names, as (schema, table)."""
-    if "names" in load.spec:
-        return [(str(schema), str(table)) for schema, table in load.spec["names"]]
-    if load.kind == "backfill":
-        return []
-    whole = [str(name) for name in load.spec.get("tables") or () if not set("*?[") & set(str(name)) and str(name).count(".") == 1]
-    return [(schema, table) for schema, _, table in (name.partition(".") for name in whole)]
-
-
-def enter(
-    load: Load,
-    ledger: Ledger,
-    generation: int,
-    takes: Mapping[str, Callable[[str, str], bool]],
-    tables: Sequence[Table] | None = None,
-) -> None:
-    """From now on the tables, or those that the load names, wait for it wherever they are taken."""
-    positions = ledger.checkpoints(load.flow)
-    for name, takes_table in takes.items():
-        if load.takes(name):
-            mine = [one for one in (tables if tables is not None else named(load)) if takes_table(*one)]
-            ledger.loads.enter(load.flow, generation, load.id, {name: mine}, positions.get(name, 0))
 
 
 def source_of(flow: Flow) -> Source:

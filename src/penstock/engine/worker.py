@@ -27,7 +27,8 @@ from penstock.engine.ending import Ending
 from penstock.engine.joining import Joining
 from penstock.engine.keeping import JournalKeeper
 from penstock.engine.lease import HeldLease
-from penstock.engine.loading import Loading, enter, source_of
+from penstock.engine.load_plans import enter
+from penstock.engine.loading import Loading, source_of
 from penstock.engine.loops import Beginning, Loops, Surroundings
 from penstock.engine.moments import Moment, Moments
 from penstock.engine.picture import Picture
