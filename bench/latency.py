@@ -13,6 +13,7 @@ beside them. Where it varies between runs, compare only runs in which it was the
 from __future__ import annotations
 
 import argparse
+import itertools
 import subprocess
 import tempfile
 import threading
@@ -40,6 +41,8 @@ insert into lat (a, t, num, b, f, t2, ts, ok, u) values
 """
 
 
+NUMBERS = itertools.count(1)
+"""Each run is a flow of its own: a slot remembers whose it is."""
 OURS = ("capture", "driver", "jvm", "lanes")
 """Whose CPU `max_wait` can save."""
 
@@ -96,9 +99,10 @@ def measure(
         for i, kind in enumerate(kinds):
             place = str(path / (f"log{i}" if kind == "files" else f"bench{i}.duckdb"))
             destinations.append({"name": f"{kind}{i}", "type": kind, "options": {"path": place}, "batch": {"max_wait": max_wait}})
+        name = f"latency{next(NUMBERS)}"
         flow = Flow.model_validate(
             {
-                "name": f"latency{len(kinds)}_{kinds[0]}",
+                "name": name,
                 "source": {
                     "type": "postgres",
                     "options": {
@@ -133,6 +137,7 @@ def measure(
             print(f"  the probe took {before:.1f} ms before and {probe():.1f} ms after", flush=True)
         worker.stop()
         thread.join()
+        server.run(f"select pg_drop_replication_slot('penstock_{name}')")
     return f"p50 {p50:.1f} ms, p99 {p99:.1f} ms, {epochs} epochs/s, {100 * share:.0f}% of a core"
 
 

@@ -18,6 +18,8 @@ _log = structlog.get_logger()
 TRIM_INTERVAL = 10.0
 LOOK = 0.2
 """Seconds between looks, however often the worker is woken."""
+GLANCE = 1.0
+"""The same while the journal is less than half full."""
 
 
 class JournalKeeper:
@@ -27,16 +29,18 @@ class JournalKeeper:
         self._journal, self._loops, self._supervisor = journal, loops, supervisor
         self._holding = False
         self._trimmed_at = self._looked_at = 0.0
+        self._size = 0
 
     def look(self, *, paused: bool = False) -> None:
         """Trims the journal, from time to time and when it is full; a full one that cannot be trimmed is the policy's.
 
         While the flow is paused nobody is given up for being behind: the source is not read instead.
         """
-        if time.monotonic() - self._looked_at < LOOK:
+        rules = self._loops.flow.config.journal
+        if time.monotonic() - self._looked_at < (LOOK if self._holding or 2 * self._size > rules.max_bytes else GLANCE):
             return
         self._looked_at = time.monotonic()
-        rules, size = self._loops.flow.config.journal, journal_size(self._journal)
+        self._size = size = journal_size(self._journal)
         full = size > rules.max_bytes
         if full or time.monotonic() - self._trimmed_at >= TRIM_INTERVAL:
             self._trimmed_at = time.monotonic()

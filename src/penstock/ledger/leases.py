@@ -64,6 +64,8 @@ class Holder:
 
     def is_gone(self) -> bool:
         """Whether the process has ended for certain; false where it cannot be seen from here."""
+        if self.pid == os.getpid():
+            return self.machine == _machine() and self.started != _own_start(self.pid)
         return self.machine == _machine() and _started(self.pid) not in (self.started, None)
 
     def shares_clock(self) -> bool:
@@ -197,6 +199,12 @@ def _of(row: sa.Row[tuple[object, ...]] | None) -> Lease | None:
 def _machine() -> str:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
+
+
+@functools.lru_cache(maxsize=1)
+def _own_start(pid: int) -> int | None:
+    """When this process began, whose number tells it from a fork: the server asks about itself all the time."""
+    return _started(pid)
 
 
 def _started(pid: int) -> int | None:

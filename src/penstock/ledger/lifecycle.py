@@ -84,8 +84,8 @@ class Lifecycle:
 
     def wish(self, flow: str) -> Wish:
         """What is wanted of the flow now; a read that nobody waits for."""
-        with self._database.reading() as c:
-            return read_wish(c, flow)
+        rows = self._database.ask(_WISH, f=flow)
+        return Wish(**rows[0]) if rows else Wish()
 
     def ask(self, command: str, flow: str, who: str, why: str | None = None, *, known: bool = False) -> tuple[Wish, bool]:
         """Records what a command wants of the flow; the wish, and whether it is a new one. TransitionRefused, FlowUnknown.
@@ -184,9 +184,7 @@ class Lifecycle:
 
     def events(self, flow: str, limit: int = 10, after: int = 0) -> list[Event]:
         """The newest events after that one, the newest last."""
-        with self._database.reading() as c:
-            rows = _NEWEST.run(c, f=flow, a=after, n=limit).all()
-            return [Event(**row._mapping) for row in reversed(rows)]
+        return [Event(**row) for row in reversed(self._database.ask(_NEWEST, f=flow, a=after, n=limit))]
 
     def after(self, last: int, limit: int, flow: str | None = None) -> list[tuple[str, Event]]:
         """The first events after that one, of one flow or of all, the newest last."""

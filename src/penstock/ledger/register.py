@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -77,14 +77,13 @@ class Register:
 
     def wanted(self) -> list[Entry]:
         """Flows that were created here and are to be run by somebody, without their labels: asked for all the time."""
-        with self._database.reading() as c:
-            return [_entry(row, {}) for row in _WANTED.run(c)]
+        return [_entry(row, {}) for row in self._database.ask(_WANTED)]
 
     def _entries(self, rest: str, values: dict[str, Any]) -> list[Entry]:
         with self._database.reading() as c:
             rows = Statement(f"select {_COLUMNS}, {{now}} as seen_at{_FROM} {rest}").run(c, **values).all()
             labels = _labels(c, [row.name for row in rows])
-        return [_entry(row, labels.get(row.name, {})) for row in rows]
+        return [_entry(row._asdict(), labels.get(row.name, {})) for row in rows]
 
 
 def _condition(selector: Selector, number: int, values: dict[str, Any]) -> str:
@@ -108,12 +107,13 @@ def _labels(c: sa.Connection, names: list[str]) -> dict[str, dict[str, str]]:
     return found
 
 
-def _entry(row: Any, labels: dict[str, str]) -> Entry:
-    lease = None
-    if row.l_generation is not None:
-        holder = Holder(row.host, row.pid, row.started, row.machine)
-        times = (row.taken_at, row.renewals, row.deadline / 1e6, row.expires_at, row.seen_at)
-        lease = Lease(row.name, row.l_generation, row.purpose, holder, *times)
-    wish = Wish() if row.wished is None else Wish(row.wished, row.wished_by, row.wished_why, row.wished_at, row.reloads)
-    flow = (row.name, row.state, row.reason, row.generation, row.updated_at)
-    return Entry(*flow, row.revision, row.created_at, row.defined_at, wish, lease, labels, row.deleting)
+def _entry(row: Mapping[str, Any], labels: dict[str, str]) -> Entry:
+    name, lease = row["name"], None
+    if row["l_generation"] is not None:
+        holder = Holder(row["host"], row["pid"], row["started"], row["machine"])
+        times = (row["taken_at"], row["renewals"], row["deadline"] / 1e6, row["expires_at"], row["seen_at"])
+        lease = Lease(name, row["l_generation"], row["purpose"], holder, *times)
+    wished = (row["wished"], row["wished_by"], row["wished_why"], row["wished_at"], row["reloads"])
+    wish = Wish() if row["wished"] is None else Wish(*wished)
+    flow = (name, row["state"], row["reason"], row["generation"], row["updated_at"])
+    return Entry(*flow, row["revision"], row["created_at"], row["defined_at"], wish, lease, labels, row["deleting"])
