@@ -61,6 +61,17 @@ def test_children_live_and_end_apart_and_a_killed_cradle_is_followed_by_another(
     page.close()
 
 
+def test_a_cradle_that_has_ended_is_followed_by_another_when_its_address_is_asked_for() -> None:
+    with Nursery() as nursery:
+        address = nursery.address()
+        (cradle,) = (p for p in psutil.Process().children() if os.path.dirname(address) in p.cmdline())
+        cradle.kill()
+        wait_until(lambda: cradle.status() == psutil.STATUS_ZOMBIE, 30)
+        assert nursery.address() == address
+        (following,) = (p for p in psutil.Process().children() if os.path.dirname(address) in p.cmdline())
+        assert following.pid != cradle.pid and following.is_running()
+
+
 def _watch(child: Child) -> bool:
     while child.poll() is None:
         pass

@@ -45,11 +45,12 @@ def test_workers_run_our_daemon_in_our_python(spark: SparkHost) -> None:
         import gc
 
         parent = psutil.Process(os.getpid()).parent()
-        return sys.executable, parent.name() if parent else "", gc.get_freeze_count()
+        return sys.executable, " ".join(parent.cmdline()) if parent else "", gc.get_freeze_count()
 
     [(python, daemon, frozen)] = spark.context().parallelize([0], 1).map(look).collect()
     assert python == sys.executable
-    assert daemon == "daemon"
+    # A fork of the cradle, or by itself where that has ended because nobody needed it for long.
+    assert "penstock.engine.cradle" in daemon or "penstock.engine.daemon" in daemon
     assert frozen > 1000
 
 

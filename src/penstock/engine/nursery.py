@@ -155,6 +155,9 @@ class Nursery:
         return Child(int(pid), os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb"), told)
 
     def _running(self) -> socket.socket:
+        if self._cradle is not None and self._cradle.poll() is not None:
+            # Nobody had needed it for long.
+            self._end()
         if self._control is None:
             self._control, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             environment = {"NUMBA_CACHE_DIR": str(kernel_directory()), **os.environ}

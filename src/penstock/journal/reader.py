@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import numpy.typing as npt
 
 from penstock.errors import JournalCorrupt, JournalTrimmed
 from penstock.journal.catalog import Catalog
+from penstock.journal.checksum import crc32
 from penstock.journal.record import Note, Slice, note_mark, read_frame, unpack_frames, unpack_note
 from penstock.journal.segment import catalog_path, index_path, segment_numbers, segment_path
 
@@ -194,7 +194,7 @@ class SliceReader:
                 if count == 0:
                     break
                 done += count
-            if done < s.size or zlib.crc32(target) != s.checksum:
+            if done < s.size or crc32(target) != s.checksum:
                 raise JournalCorrupt(
                     f"journal segment {s.segment} is damaged at byte {s.start}",
                     segment=s.segment,

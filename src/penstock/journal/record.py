@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import struct
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
 from typing import Any, BinaryIO, NamedTuple
+
+from penstock.journal.checksum import crc32
 
 MAGIC = b"PSJ1"
 BLOCK = struct.Struct("<4sBxxxIQ")
@@ -109,18 +110,18 @@ def unpack_slices(data: bytes) -> list[Slice]:
 
 def pack_block(kind: BlockKind, payload: bytes | bytearray | memoryview) -> bytes:
     """The header that stands before `payload`."""
-    return pack_header(kind, zlib.crc32(payload), len(payload))
+    return pack_header(kind, crc32(payload), len(payload))
 
 
 def pack_header(kind: BlockKind, checksum: int, length: int) -> bytes:
     """A block's header with its own checksum."""
     head = BLOCK.pack(MAGIC, kind, checksum, length)
-    return head + zlib.crc32(head).to_bytes(4, "little")
+    return head + crc32(head).to_bytes(4, "little")
 
 
 def unpack_header(head: bytes) -> tuple[BlockKind, int, int] | None:
     """Kind, payload checksum and payload length; None when the bytes are no header."""
-    if len(head) < HEADER_BYTES or zlib.crc32(head[: BLOCK.size]) != int.from_bytes(head[BLOCK.size : HEADER_BYTES], "little"):
+    if len(head) < HEADER_BYTES or crc32(head[: BLOCK.size]) != int.from_bytes(head[BLOCK.size : HEADER_BYTES], "little"):
         return None
     magic, kind, checksum, length = BLOCK.unpack_from(head)
     return (BlockKind(kind), checksum, length) if magic == MAGIC else None
@@ -153,7 +154,7 @@ def pack_frame(payload: bytes, upto: int) -> bytes:
 
 def _frame_checksum(payload: bytes, upto: int) -> int:
     # Seeded, because a stretch of zeros, as a crash can leave behind, would otherwise read as empty records.
-    return zlib.crc32(payload, (upto ^ 0x50534A31) & 0xFFFFFFFF)
+    return crc32(payload, (upto ^ 0x50534A31) & 0xFFFFFFFF)
 
 
 def read_frame(file: BinaryIO) -> bytes | None:

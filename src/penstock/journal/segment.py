@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from penstock.journal.checksum import crc32
 from penstock.journal.record import HEADER_BYTES, BlockKind, unpack_header
 
 _CHUNK = 4 << 20
@@ -66,7 +66,7 @@ def scan_blocks(path: Path, start: int = 0) -> Iterator[Block]:
                 piece = file.read(min(left, _CHUNK))
                 if not piece:
                     return
-                actual = zlib.crc32(piece, actual)
+                actual = crc32(piece, actual)
                 if kind is not BlockKind.DATA:
                     kept += piece
                 left -= len(piece)

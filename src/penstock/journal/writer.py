@@ -7,13 +7,13 @@ import errno
 import fcntl
 import os
 import time
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from penstock.errors import JournalLocked, JournalUnwritable
 from penstock.journal.catalog import Entry, pack_entry
+from penstock.journal.checksum import crc32
 from penstock.journal.record import (
     HEADER_BYTES,
     BlockKind,
@@ -100,7 +100,7 @@ class JournalWriter:
         if self._size >= self._segment_bytes:
             self._roll()
         self._unpublished = self._unpublished or self.segment
-        checksum = zlib.crc32(payload)
+        checksum = crc32(payload)
         start = self._size + HEADER_BYTES
         self._write([pack_header(BlockKind.DATA, checksum, len(payload)), payload])
         return self.segment, start, self._size, checksum
@@ -118,7 +118,7 @@ class JournalWriter:
 
     def extend(self, payload: memoryview) -> None:
         """Adds bytes to the slice that `open_slice` began."""
-        self._streamed_checksum = zlib.crc32(payload, self._streamed_checksum)
+        self._streamed_checksum = crc32(payload, self._streamed_checksum)
         self._guard(self._write, [payload])
 
     def close_slice(self) -> tuple[int, int, int, int]:
