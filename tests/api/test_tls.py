@@ -107,6 +107,7 @@ def test_a_key_that_is_no_key_is_refused_at_the_start(tmp_path: Path) -> None:
         GrpcServing(service, Settings(port=0, certificate=certificate, key=tmp_path / "other.key"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transport", ["rest", "grpc"])
 def test_a_profile_names_server_token_and_authority(
     guarded: Guarded, transport: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

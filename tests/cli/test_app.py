@@ -123,6 +123,7 @@ def test_the_command_runs_as_a_process_without_colour_when_nobody_looks(tmp_path
     assert "postgres" in done.stdout and "\x1b" not in done.stdout and done.stderr == ""
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_is_no_traceback(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PENSTOCK_HOME": str(tmp_path)}
     command = f"{sys.executable} -c 'from penstock.cli import main; main()' connectors --json | head -c 1"
@@ -152,6 +153,7 @@ def listening() -> Iterator[tuple[str, list[str | None]]]:
         server.server_close()
 
 
+@pytest.mark.slow
 def test_a_profile_on_the_line_is_shown_its_own_token_and_no_other_servers(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,6 +58,7 @@ def terminal(request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.Capt
             serving.close()
 
 
+@pytest.mark.slow
 def test_a_flow_is_created_changed_steered_and_deleted(terminal: Terminal) -> None:
     assert "created, revision 1; `penstock flow start shop`" in terminal(
         "flow", "create", "-f", terminal.file(), "--why", "a shop"
@@ -108,6 +109,7 @@ def test_what_happens_is_shown_line_by_line(terminal: Terminal, capsys: pytest.C
     assert lines[0]["flow"]["name"] == "shop"
 
 
+@pytest.mark.slow
 def test_tokens_are_made_listed_and_revoked_and_everything_is_recorded(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:

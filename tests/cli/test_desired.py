@@ -42,6 +42,7 @@ def site(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Site:
     return Site(tmp_path, capsys)
 
 
+@pytest.mark.slow
 def test_what_files_say_is_brought_about_and_then_nothing_is_left_to_do(site: Site) -> None:
     site.write("a", labels={"team": "x"})
     site.write("b")

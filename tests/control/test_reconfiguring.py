@@ -111,6 +111,7 @@ def test_who_pauses_or_stops_it_meanwhile_has_the_last_word(service: Service, co
     assert (wish.state, wish.who, wish.why) == (state, "bob", "now")
 
 
+@pytest.mark.slow
 def test_two_at_once_are_done_one_after_the_other(service: Service) -> None:
     begun(service)
     other = Reconfiguring(service.premises, "shop", "bob", None, time.monotonic() + 1)

@@ -163,6 +163,7 @@ def _launched(service: Service, name: str = "shop") -> int:
     return sum(e.event == "started" for e in service.events(ANN, flow=name).events)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("code", "runs_again"), [("worker_failed", True), ("source_rights", False)])
 def test_a_flow_whose_worker_failed_by_a_surprise_is_started_again(
     code: str, runs_again: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -179,6 +180,7 @@ def test_a_flow_whose_worker_failed_by_a_surprise_is_started_again(
             assert summary(service).state == "failed" and _launched(service) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["start", "run"])
 def test_a_flow_that_only_loads_is_stopped_once_its_tables_are_loaded(
     command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -193,6 +195,7 @@ def test_a_flow_that_only_loads_is_stopped_once_its_tables_are_loaded(
             assert (summary(service).state, summary(service).reason, _launched(service)) == ("stopped", LOADED, runs)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_drained_by_hand_stops_no_flow_that_is_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOP_PASSWORD", PLANTED)
     with Service(tmp_path) as service:

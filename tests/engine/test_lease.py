@@ -164,6 +164,7 @@ def test_a_holder_whose_ledger_was_forgotten_writes_nothing_more(tmp_path: Path)
     held.give_up()
 
 
+@pytest.mark.slow
 def test_capture_ends_by_itself_with_the_lease_of_a_worker_that_stands_still(tmp_path: Path) -> None:
     """The child's own watch; its parent, this process, says nothing and closes nothing."""
     page = DeadlinePage(clock() + 3600)

@@ -40,6 +40,7 @@ def worker_ids(host: SparkHost, tasks: int = 2) -> set[int]:
     return set(host.context().parallelize(range(tasks), tasks).map(lambda _: os.getpid()).collect())
 
 
+@pytest.mark.slow
 def test_workers_run_our_daemon_in_our_python(spark: SparkHost) -> None:
     def look(_: int) -> tuple[str, str, int]:
         import gc
@@ -60,6 +61,7 @@ def test_dataframes_are_in_utc(spark: SparkHost) -> None:
     assert row.zone == "UTC"
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_replaced_by_spark(spark: SparkHost, tmp_path: Path) -> None:
     mark = str(tmp_path / "killed")
 
@@ -72,6 +74,7 @@ def test_a_killed_worker_is_replaced_by_spark(spark: SparkHost, tmp_path: Path) 
     assert spark.context().parallelize([7], 1).map(die_once).collect() == [7]
 
 
+@pytest.mark.slow
 def test_ctrl_c_stays_what_it_was(spark: SparkHost) -> None:
     before = signal.getsignal(signal.SIGINT)
     spark.context()
@@ -104,6 +107,7 @@ def test_killed_jvm_is_noticed_and_started_again(spark: SparkHost, capfd: pytest
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_a_call_that_meets_a_dead_jvm_says_nothing_by_itself(spark: SparkHost, caplog: pytest.LogCaptureFixture) -> None:
     context = spark.context()
     gateway = context._gateway
@@ -142,6 +146,7 @@ def test_nothing_outlives_its_owner_or_reaches_the_terminal(tmp_path: Path, way:
     wait_until(lambda: all(is_gone(process) for process in (*family, *descendants)))
 
 
+@pytest.mark.slow
 def test_start_that_fails_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     archive = ClassArchive(find_java(), spark_home()).path
     recorded = archive.exists()

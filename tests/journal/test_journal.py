@@ -178,6 +178,7 @@ def test_a_streamed_slice_is_as_good_as_an_appended_one(tmp_path: Path) -> None:
     reopened.close()
 
 
+@pytest.mark.slow
 def test_cut_at_every_byte_of_the_last_group_the_journal_holds_the_rest(tmp_path: Path) -> None:
     """A torn tail: whatever the length the machine left the segment at, everything published before is whole."""
     origin = tmp_path / "origin"

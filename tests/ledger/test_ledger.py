@@ -96,6 +96,7 @@ def test_a_flow_on_another_source_is_refused(ledger: Ledger) -> None:
         ledger.take_over("shop", "0ther000", "{}")
 
 
+@pytest.mark.slow
 def test_the_history_of_epochs_is_bounded(address: LedgerAddress, ledger: Ledger) -> None:
     generation = ledger.take_over("shop", "5ec0ffee", "{}")
     ledger.begin("shop", "warehouse", 10, generation)

@@ -73,6 +73,7 @@ def test_a_reload_is_asked_for_beside_the_wish(ledger: Ledger) -> None:
     assert ledger.lifecycle.events("shop", after=before) == []
 
 
+@pytest.mark.slow
 def test_the_history_is_bounded_and_forgotten_with_the_flow(ledger: Ledger) -> None:
     for _ in range(HISTORY // 2 + 5):
         ledger.lifecycle.ask("pause", "shop", "ann")

@@ -91,6 +91,7 @@ def site(address: LedgerAddress) -> Iterator[Site]:
     made.ledger.close()
 
 
+@pytest.mark.slow
 def test_a_page_of_loads_costs_as_much_as_it_has_loads_however_many_chunks_there_were(site: Site, tmp_path: Path) -> None:
     for _ in range(12):
         site.load(40, delivered=40, state="done")

@@ -127,6 +127,7 @@ def test_of_many_that_ask_for_a_lease_at_once_one_has_it(address: LedgerAddress)
         leases.close()
 
 
+@pytest.mark.slow
 def test_another_process_writes_nothing_from_the_moment_it_was_taken_over(address: LedgerAddress) -> None:
     ledger = Ledger(address)
     with process(

@@ -114,6 +114,7 @@ def test_connections_that_are_lost_as_soon_as_they_are_made_are_an_error_that_pa
     assert ledger.checkpoint("shop", "log") is not None
 
 
+@pytest.mark.slow
 def test_a_server_that_is_down_is_an_error_that_passes_and_is_found_again(penstock_home: object) -> None:
     with EmbeddedPostgres(settings={"fsync": "off"}) as server:
         ledger = Ledger(LedgerAddress.parse(server.dsn()))

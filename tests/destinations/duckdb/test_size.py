@@ -118,6 +118,7 @@ def moved(first: int, count: int, by: int, odd: bool | None) -> Iterator[Batch]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("buckets", [1, 2])
 def test_many_rows_change_their_key_and_keep_their_values(tmp_path: Path, buckets: int) -> None:
     rows, harness = 60_000, Harness("duckdb", tmp_path)

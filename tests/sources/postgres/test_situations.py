@@ -75,6 +75,7 @@ def test_a_server_that_restarts_is_found_again_and_nothing_is_lost(server: Embed
     assert first["remedy"].startswith("Nothing to do"), "an orderly shutdown is no matter of host, port and firewall"
 
 
+@pytest.mark.slow
 def test_a_server_that_shuts_down_is_let_go_while_a_destination_is_behind(server: EmbeddedPostgres, tmp_path: Path) -> None:
     """It would wait for its reader to confirm what no destination has."""
     flow = Supervised(server.dsn(), tmp_path, confirms=False)
@@ -322,6 +323,7 @@ def test_a_walsender_that_works_in_silence_is_not_taken_for_lost(server: Embedde
     assert retries(logs) == [] and flow.ids() == [1]
 
 
+@pytest.mark.slow
 def test_a_capture_that_stood_still_past_the_walsenders_timeout_connects_again_and_loses_nothing(
     server: EmbeddedPostgres, tmp_path: Path
 ) -> None:

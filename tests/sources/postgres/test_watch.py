@@ -81,6 +81,7 @@ def test_the_gauge_knows_rate_and_age() -> None:
     assert meter.age(99.0, confirmed=99_000) == 0
 
 
+@pytest.mark.slow
 def test_the_gauge_stays_small_whatever_the_lag() -> None:
     meter = Gauge()
     for second in range(20_000):
@@ -433,6 +434,7 @@ def test_a_dropped_slot_is_noticed_while_the_flow_runs(database: Database, make:
     assert isinstance(source.look().error, SlotMissing)
 
 
+@pytest.mark.slow
 def test_a_slot_in_danger_is_warned_of_before_it_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gauge, "LEAST_WINDOW", 1e-6)
     settings = {"fsync": "off", "max_slot_wal_keep_size": "64MB", "min_wal_size": "32MB", "max_wal_size": "64MB"}
