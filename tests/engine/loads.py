@@ -14,7 +14,7 @@ from penstock.engine.joining import Joining
 from penstock.engine.loading import Loading
 from penstock.engine.loop import DestinationLoop
 from penstock.engine.moments import Moment, Moments
-from penstock.engine.reading import Readers, Receipts
+from penstock.engine.reading import Readers, Receipts, items_of
 from penstock.errors import PenstockError, from_data
 from penstock.journal.chunks import chunk_path
 from penstock.ledger.loads import Load, LoadChunk
@@ -35,7 +35,7 @@ class ReadersHere(Readers):
         self.read_chunks: list[tuple[str, str, str]] = []
 
     def read(
-        self, load: Load, chunks: Sequence[LoadChunk], snapshot: str | None, side_by_side: int
+        self, load: Load, chunks: Sequence[LoadChunk], snapshot: str | None, side_by_side: int, spares: Sequence[str] = ()
     ) -> tuple[Receipts, PenstockError | None]:
         home = str(chunk_path(self._journal, load.id, "x").parent)
         order = {
@@ -44,7 +44,7 @@ class ReadersHere(Readers):
             "after": load.low,
             "home": home,
         }
-        items = [{"id": c.id, "chunk": c.content["chunk"], "table": c.content["table"]} for c in chunks]
+        items = items_of(chunks, spares)
         if self._left is not None:
             items = items[: self._left]
             self._left -= len(items)

@@ -12,6 +12,7 @@ import pytest
 from penstock.destinations.files.reader import read_changes
 from penstock.engine import intake, loading
 from penstock.engine.places import ledger_address
+from penstock.journal.chunks import chunk_bytes, chunk_path
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.loads import Load, LoadChunk
 from penstock.observe import failpoints
@@ -42,6 +43,7 @@ def delivery(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     deadly_failpoints(monkeypatch)
     monkeypatch.setattr(intake, "EPOCH_BYTES", 1)
     monkeypatch.setattr(loading, "GROUP_BYTES", 1)
+    monkeypatch.setattr(loading, "SPARE_BYTES", 1)
     database.execute("create table big (id int primary key, t text not null)")
     database.execute(f"insert into big select i, repeat(md5(i::text), 31) from generate_series(1, {ROWS}) i")
     database.execute("vacuum analyze big")
@@ -114,3 +116,25 @@ def test_what_is_being_read_counts_as_read_ahead(delivery: LoadedDelivery, monke
     delivery.finish()
     assert ids(delivery) == list(range(1, ROWS + 1))
     assert len(undelivered) > 3 and set(undelivered) == {1}
+
+
+def test_files_of_delivered_chunks_are_written_over_and_none_is_left(
+    delivery: LoadedDelivery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "AHEAD", 1)
+    reused: list[str] = []
+    read = ReadersHere.read
+
+    def seen(self: ReadersHere, load: Load, chunks: Sequence[LoadChunk], *about: Any) -> Any:
+        reused.extend(about[-1])
+        if len(reused) == 1:
+            # Whoever gave the file back may be gone, and with it the file.
+            chunk_path(delivery.captured.directory, load.id, reused[0]).unlink(missing_ok=True)
+        return read(self, load, chunks, *about)
+
+    monkeypatch.setattr(ReadersHere, "read", seen)
+    delivery.start()
+    delivery.finish()
+    assert ids(delivery) == list(range(1, ROWS + 1))
+    assert len(reused) >= 2 and len(set(reused)) == len(reused)
+    assert chunk_bytes(delivery.captured.directory) in (None, 0)

@@ -82,7 +82,7 @@ def test_a_server_that_does_not_answer_when_a_backfill_is_planned_anew_is_asked_
         read, discover = delivery.readers.read, delivery.loading._source.discover
         refusals = [SourceUnreachable("the server is away")]
 
-        def change(load: Any, chunks: Any, snapshot: Any, side_by_side: int) -> Any:
+        def change(load: Any, chunks: Any, *_: Any) -> Any:
             monkeypatch.setattr(delivery.readers, "read", read)
             monkeypatch.setattr(delivery.loading._source, "discover", hesitate)
             return [], TableChanged("the table is another", load_chunk=chunks[0].id)

@@ -43,7 +43,9 @@ KINDS = ("duckdb", "files", "postgres")
 
 
 @pytest.fixture
-def filled(database: Database) -> Database:
+def filled(database: Database, monkeypatch: pytest.MonkeyPatch) -> Database:
+    # Chunks are small here: files are written over all the same.
+    monkeypatch.setattr(loading, "SPARE_BYTES", 1)
     database.execute(SCHEMA)
     database.execute(FILL)
     return database

@@ -35,7 +35,8 @@ class Reading:
             file = f"{item['id']}-{secrets.token_hex(6)}.copy"
             chunk, table = Chunk.from_data(item["chunk"]), TableSchema.from_data(item["table"])
             try:
-                receipt = reader.read(chunk, table, order["snapshot"], home / file, after=order["after"], stopping=stopping)
+                rules = {"after": order["after"], "spare": home / item["spare"] if item["spare"] else None}
+                receipt = reader.read(chunk, table, order["snapshot"], home / file, **rules, stopping=stopping)
             except PenstockError as error:
                 yield {"id": item["id"], "error": error.to_data()}
                 return

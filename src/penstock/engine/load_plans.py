@@ -44,6 +44,8 @@ class Flight:
 
     chunks: Sequence[LoadChunk]
     mark: Mark
+    spares: Sequence[str]
+    """Files of delivered chunks that the readers may have written over."""
 
 
 @dataclass
@@ -58,6 +60,8 @@ class Drive:
     older: set[int] | None = None
     """Transactions that a load waits for: they ran when its tables were published."""
     said_at: float = 0.0
+    spares: list[str] = field(default_factory=list)
+    """Files of delivered chunks that wait to be written over."""
 
 
 class LoadPlans:

@@ -19,6 +19,12 @@ from penstock.sources.base import Source
 Receipts = list[dict[str, Any]]
 
 
+def items_of(chunks: Sequence[LoadChunk], spares: Sequence[str]) -> list[dict[str, Any]]:
+    """Chunks as a reader is told of them, the first with a file to write over; there are at most as many."""
+    pairs = itertools.zip_longest(chunks, spares)
+    return [{"id": c.id, "chunk": c.content["chunk"], "table": c.content["table"], "spare": spare} for c, spare in pairs]
+
+
 class Readers:
     """Reads groups of chunks; used by several threads at once, each of which has a lane for the time."""
 
@@ -32,16 +38,16 @@ class Readers:
         self._stopped = False
 
     def read(
-        self, load: Load, chunks: Sequence[LoadChunk], snapshot: str | None, side_by_side: int
+        self, load: Load, chunks: Sequence[LoadChunk], snapshot: str | None, side_by_side: int, spares: Sequence[str] = ()
     ) -> tuple[Receipts, PenstockError | None]:
-        """The receipts of the chunks that could be read, and why the others could not."""
+        """The receipts of the chunks that could be read, and why the others could not; `spares` are files to write over."""
         order = {
             "recipe": self._source.reading(self._rate // side_by_side if self._rate else None),
             "snapshot": snapshot,
             "after": load.low,
             "home": str(chunk_path(self._journal, load.id, "").parent / str(load.id)),
         }
-        items = [{"id": c.id, "chunk": c.content["chunk"], "table": c.content["table"]} for c in chunks]
+        items = items_of(chunks, spares)
         lane = self._take()
         if lane is None:
             return [], ReadStopped("the flow is being stopped")

@@ -193,13 +193,14 @@ class ChunkReader(ABC):
         path: Path,
         *,
         after: int = 0,
+        spare: Path | None = None,
         stopping: Stopping = never,
     ) -> ChunkReceipt:
         """Copies the chunk with the table's columns into the file `path`, in the named snapshot or one of its own.
 
         `after` is a position that a snapshot of its own must lie behind; a replica is waited for. SnapshotLost when the named
         snapshot is no more, TableChanged or TableGone when the plan no longer fits, ReadStopped when `stopping` said so:
-        nothing is left at `path` then but what was there before.
+        nothing is left at `path` then but what was there before. `spare` is a file that may become this one, whatever it holds.
         """
 
     @abstractmethod

@@ -16,9 +16,9 @@ from penstock.sources.postgres.load.file import ChunkFile, ChunkWriter
 BLOCKS = (bytes(range(100)), b"x" * 39, b"one")
 
 
-def write(path: Path) -> None:
+def write(path: Path, spare: Path | None = None) -> None:
     """A small file of three blocks."""
-    with ChunkWriter(path, {"a": 1}) as writer:
+    with ChunkWriter(path, {"a": 1}, spare) as writer:
         for block in BLOCKS:
             writer.append(memoryview(block))
         writer.finish(7)
@@ -58,6 +58,29 @@ def test_every_flipped_byte_is_noticed(tmp_path: Path) -> None:
             path.write_bytes(whole[:at] + bytes([whole[at] ^ flip]) + whole[at + 1 :])
             with pytest.raises(ChunkDamaged):
                 read(path)
+
+
+@pytest.mark.parametrize("size", [0, 1, 10_000])
+def test_a_spare_file_is_written_over_whatever_its_size(tmp_path: Path, size: int) -> None:
+    path, spare, fresh = tmp_path / "chunk", tmp_path / "spare", tmp_path / "fresh"
+    spare.write_bytes(b"s" * size)
+    file = spare.stat().st_ino
+    write(path, spare)
+    write(fresh)
+    assert path.read_bytes() == fresh.read_bytes() and path.stat().st_ino == file
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["chunk", "fresh"]
+
+
+def test_a_spare_file_that_is_gone_is_done_without(tmp_path: Path) -> None:
+    write(tmp_path / "chunk", tmp_path / "gone")
+    assert read(tmp_path / "chunk") == ({"a": 1}, b"".join(BLOCKS))
+
+
+def test_a_file_that_is_given_up_takes_its_spare_along(tmp_path: Path) -> None:
+    (tmp_path / "spare").write_bytes(b"s")
+    with ChunkWriter(tmp_path / "chunk", {}, tmp_path / "spare") as writer:
+        writer.append(memoryview(b"x"))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_blocks_that_changed_places_are_noticed(tmp_path: Path) -> None:

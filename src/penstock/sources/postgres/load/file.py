@@ -56,14 +56,15 @@ class Foot(NamedTuple):
 class ChunkWriter:
     """Writes one file; leaving the block without `finish` leaves nothing behind."""
 
-    def __init__(self, path: Path, head: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, head: Mapping[str, Any], spare: Path | None = None) -> None:
+        """`spare` is a file that nobody needs any more, whose room is taken: a new one of that size costs twice the CPU."""
         self._path = path
         self._partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}{PARTIAL}")
         self._checksum = 0
         self.bytes = 0
         self._finished = False
         with _writing(path):
-            self._file: BinaryIO = self._partial.open("wb", buffering=0)
+            self._file = self._opened(spare)
             try:
                 data = json.dumps(head, separators=(",", ":")).encode()
                 self._put(_HEAD.pack(_MAGIC, len(data), zlib.crc32(data)), data)
@@ -94,6 +95,7 @@ class ChunkWriter:
         foot = _NOW.foot.pack(b"PSCE", self._checksum, rows, self.bytes)
         with _writing(self._path):
             self._put(foot, zlib.crc32(foot).to_bytes(4, "little"))
+            self._file.truncate()
             os.fsync(self._file.fileno())
             os.replace(self._partial, self._path)
             self._finished = True
@@ -103,6 +105,13 @@ class ChunkWriter:
             finally:
                 os.close(directory)
         return Foot(self._checksum, rows, self.bytes)
+
+    def _opened(self, spare: Path | None) -> BinaryIO:
+        if spare is not None:
+            with contextlib.suppress(OSError):
+                spare.rename(self._partial)
+                return self._partial.open("r+b", buffering=0)
+        return self._partial.open("wb", buffering=0)
 
     def _put(self, *parts: bytes | memoryview) -> None:
         left = [memoryview(part).cast("B") for part in parts if len(part)]

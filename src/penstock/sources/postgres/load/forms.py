@@ -150,7 +150,7 @@ def _jsonb(b: Any, offset: Any, length: Any, column: Column, valid: pa.Buffer | 
 
 def _uuids(b: Any, offset: Any, length: Any, column: Column, valid: pa.Buffer | None) -> Made:
     out, offsets = np.empty(36 * len(offset), np.uint8), np.empty(len(offset) + 1, np.int32)
-    _check(binary.uuids(b, offset, length, _DIGITS, out, offsets), column)
+    _check(binary.uuids(b, offset, length, out, offsets), column)
     return pa.Array.from_buffers(column.type, len(offset), [valid, pa.py_buffer(offsets), pa.py_buffer(out)]), None
 
 

@@ -44,6 +44,7 @@ class PostgresChunkReader(ChunkReader):
         path: Path,
         *,
         after: int = 0,
+        spare: Path | None = None,
         stopping: Stopping = never,
     ) -> ChunkReceipt:
         """Copies the chunk into the file; a named snapshot is always the primary's."""
@@ -52,7 +53,7 @@ class PostgresChunkReader(ChunkReader):
         try:
             opened = session.open(chunk, table, snapshot, after, stopping)
             assert session.connection is not None
-            foot = self._copy(session.connection, chunk, table, opened, path, stopping)
+            foot = self._copy(session.connection, chunk, table, opened, path, spare, stopping)
             session.end()
         except SourceError as error:
             user = session.connection.where.user if session.connection is not None else ""
@@ -118,6 +119,7 @@ class PostgresChunkReader(ChunkReader):
         table: TableSchema,
         opened: Opened,
         path: Path,
+        spare: Path | None,
         stopping: Stopping,
     ) -> Foot:
         head = {
@@ -127,7 +129,7 @@ class PostgresChunkReader(ChunkReader):
             "position": opened.position,
             "forms": opened.forms,
         }
-        with ChunkWriter(path, head) as writer:
+        with ChunkWriter(path, head, spare) as writer:
             if not opened.exists:
                 return writer.finish(0)
             binary = opened.forms is not None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from penstock.sources.postgres.values.words import big16, big32, big64, copy_word, own, word
+from penstock.sources.postgres.values.words import big16, big32, big64, copy_word, own, put_word, word
 
 _HIGHEST = np.uint64(0x8080808080808080)
 
@@ -103,24 +103,41 @@ def gather(b, offset, length, skip, out, offsets):  # type: ignore[no-untyped-de
     return seen & _HIGHEST != 0
 
 
+@numba.njit(cache=True, inline="always")
+def _hex(four):  # type: ignore[no-untyped-def]
+    """The eight digits of four bytes, in order from the lowest bits on."""
+    v = (four | (four << np.uint64(16))) & np.uint64(0x0000FFFF0000FFFF)
+    v = (v | (v << np.uint64(8))) & np.uint64(0x00FF00FF00FF00FF)
+    low = np.uint64(0x000F000F000F000F)
+    digit = ((v >> np.uint64(4)) & low) | ((v & low) << np.uint64(8))
+    letter = ((digit + np.uint64(0x0606060606060606)) >> np.uint64(4)) & np.uint64(0x0101010101010101)
+    return digit + np.uint64(0x3030303030303030) + letter * np.uint64(39)
+
+
 @numba.njit(cache=True, nogil=True)
-def uuids(b, offset, length, digits, out, offsets):  # type: ignore[no-untyped-def]
-    """The texts of uuids; `digits` has the two of each byte."""
+def uuids(b, offset, length, out, offsets):  # type: ignore[no-untyped-def]
+    """The texts of uuids, 36 bytes each."""
     q = np.int64(0)
     wrong = 0
+    half, two, dash = np.uint64(0xFFFFFFFF), np.uint64(0xFFFF), np.uint64(45)
     for i in range(offset.shape[0]):
         offsets[i] = q
         if length[i] != 16:
             wrong += length[i] >= 0
             continue
-        o = offset[i]
-        for x in range(16):
-            if x == 4 or x == 6 or x == 8 or x == 10:
-                out[q] = 45
-                q += 1
-            out[q] = digits[b[o + x], 0]
-            out[q + 1] = digits[b[o + x], 1]
-            q += 2
+        low, high = word(b, offset[i]), word(b, offset[i] + 8)
+        mid, last = _hex(low >> np.uint64(32)), _hex(high & half)
+        put_word(out, q, _hex(low & half))
+        ends = (mid >> np.uint64(32)) & two
+        put_word(out, q + 8, dash | ((mid & half) << np.uint64(8)) | (dash << np.uint64(40)) | (ends << np.uint64(48)))
+        put_word(
+            out,
+            q + 16,
+            (mid >> np.uint64(48)) | (dash << np.uint64(16)) | ((last & half) << np.uint64(24)) | (dash << np.uint64(56)),
+        )
+        put_word(out, q + 24, last >> np.uint64(32))
+        put_word(out, q + 28, _hex(high >> np.uint64(32)))
+        q += 36
     offsets[offset.shape[0]] = q
     return wrong
 
@@ -216,5 +233,5 @@ def warm() -> None:
     truths(b, offset, length, np.zeros(0, np.uint8))
     total(length, 0)
     gather(b, offset, length, 0, np.zeros(8, np.uint8), np.zeros(1, np.int32))
-    uuids(b, offset, length, np.zeros((256, 2), np.uint8), np.zeros(8, np.uint8), np.zeros(1, np.int32))
+    uuids(b, offset, length, np.zeros(8, np.uint8), np.zeros(1, np.int32))
     decimals(b, offset, length, 0, np.zeros((0, 2), np.int64), np.zeros(0, np.bool_))

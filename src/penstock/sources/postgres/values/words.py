@@ -29,6 +29,20 @@ def copy_word(typing: Any, out: Any, at: Any, b: Any, place: Any) -> Any:
     return types.void(out, types.int64, b, types.int64), generate
 
 
+@intrinsic  # type: ignore[untyped-decorator]
+def put_word(typing: Any, out: Any, at: Any, value: Any) -> Any:
+    """Writes eight bytes from `at` on, the lowest bits first; nobody checks that they are there but the caller."""
+
+    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        target = context.make_array(signature.args[0])(context, builder, given[0]).data
+        place = builder.bitcast(cgutils.pointer_add(builder, target, given[1]), ir.IntType(64).as_pointer())
+        store = builder.store(given[2] if sys.byteorder == "little" else builder.bswap(given[2]), place)
+        store.align = 1
+        return context.get_dummy_value()
+
+    return types.void(out, types.int64, types.uint64), generate
+
+
 def _big(bits: int, arrow: Any) -> Any:
     """An intrinsic that reads a big-endian number of so many bits."""
 
