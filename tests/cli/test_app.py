@@ -196,8 +196,10 @@ def test_a_state_directory_on_the_line_is_meant_instead_of_the_environments_serv
     state = ["--state", str(tmp_path / "new")]
     assert run(["flow", "list", *state, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == []
-    assert run(["flow", "list", *state, "--server", "http://127.0.0.1:2"]) == 2
-    assert "a server keeps its own" in capsys.readouterr().err
+    for server in ("http://127.0.0.1:2", "http://127.0.0.1:1"):
+        for words in ([*state, "--server", server], ["--server", server, *state]):
+            assert run(["flow", "list", *words]) == 2
+            assert "a server keeps its own" in capsys.readouterr().err
     (tmp_path / "config.yaml").write_text(json.dumps({"profiles": {"prod": {"server": "http://127.0.0.1:1"}}}))
     assert run(["flow", "list", *state, "--profile", "prod"]) == 2
     assert "a profile is named too" in capsys.readouterr().err

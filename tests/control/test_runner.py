@@ -17,6 +17,7 @@ import pytest
 
 from penstock.api.serving import Serving
 from penstock.api.settings import Settings
+from penstock.cli.app import run
 from penstock.client import Client
 from penstock.control.answers import FlowSummary
 from penstock.control.caller import Caller
@@ -79,7 +80,7 @@ class BareLauncher(ProcessLauncher):
 
 
 def test_a_flow_whose_references_lead_nowhere_fails_with_the_reason_until_somebody_acts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("SHOP_PASSWORD", raising=False)
     with Service(tmp_path) as service, running(service, launcher := Counting(tmp_path)):
@@ -91,6 +92,10 @@ def test_a_flow_whose_references_lead_nowhere_fails_with_the_reason_until_somebo
         before = service.newest_event(ANN)
         assert service.commands.give(ANN, "start", "shop", why="again", patience=30).settled is False
         assert [e.event for e in service.events(ANN, flow="shop", after=before).events] == ["start asked for", "failed"]
+        capsys.readouterr()
+        assert run(["flow", "start", "shop", "--state", str(tmp_path)]) == 1
+        said = capsys.readouterr().out
+        assert "has failed: flow_invalid" in said and "SHOP_PASSWORD" in said
 
 
 def test_what_a_bad_reference_stands_for_is_told_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

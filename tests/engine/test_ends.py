@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -9,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from penstock.cli.app import run
 from penstock.cli.files import running_flow
 from penstock.cli.stopping import Running
 from penstock.core.flow import Flow
@@ -26,6 +30,11 @@ def _flow(directory: Path, *names: str) -> Flow:
     destinations = [{"name": name, "type": "files", "options": {"path": str(directory / name)}} for name in names]
     source = {"type": "postgres", "options": {"dsn": "postgresql://nowhere"}}
     return Flow.model_validate({"name": "shop", "source": source, "destinations": destinations})
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.mark.parametrize("wait", [True, False])
@@ -142,4 +151,49 @@ def test_a_flow_that_is_defined_to_load_only_says_so_when_it_ends_and_a_run_that
     known, (first,) = ledger.lifecycle.flow(flow.name), ledger.loads.all(flow.name)
     ledger.close()
     assert known is not None and (known.state, known.reason, first.state) == ("stopped", why, "done")
+    assert_duckdb_equals_source(flow)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_destination_that_was_given_up_is_tried_again_when_the_flow_is_reloaded(database: Database, tmp_path: Path) -> None:
+    database.execute(SCHEMA)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    hook = {"name": "hook", "type": "http", "options": {"url": f"http://127.0.0.1:{port}/"}, "retry": {"max_attempts": 2}}
+    flow = FlowUnderTest(database, tmp_path, more=[hook])
+    worker = Worker(running_flow(flow.path), flow.state, reload=lambda: running_flow(flow.path), host=shared_spark())
+    running = Running("worker", worker.run)
+    try:
+        wait_until(worker.is_ready, 120, "the flow does not run")
+        database.execute("insert into steps values (1)")
+
+        def why() -> str:
+            ledger = Ledger(ledger_address(flow.state))
+            try:
+                return "; ".join(f"{e.event}: {e.why}" for e in ledger.lifecycle.events(flow.name, 20))
+            finally:
+                ledger.close()
+
+        assert worker._loops is not None
+        loops = worker._loops
+        wait_until(lambda: loops.failed() == ("hook",), 60, why)
+        (error,) = [loop.error for loop in loops if loop.status.name == "hook"]
+        assert error is not None and f"`penstock flow reload {flow.name}`" in error.remedy
+        received = tmp_path / "hook"
+        receiver = subprocess.Popen([sys.executable, "-m", "tests.chaos.receiving", str(port), str(received)])
+        try:
+            wait_until(lambda: _listens(port), 30, "nobody listens")
+            assert run(["flow", "reload", flow.name, "--state", str(flow.state)]) == 0
+            assert "reloaded: retried hook" in why()
+            wait_until(lambda: bool(received.stat().st_size), 60, why)
+            assert loops.failed() == ()
+            # The others stay as they were.
+            assert run(["flow", "reload", flow.name, "--state", str(flow.state)]) == 0 and "nothing has changed" in why()
+        finally:
+            receiver.kill()
+            receiver.wait()
+    finally:
+        worker.stop()
+        running.wait(60)
     assert_duckdb_equals_source(flow)

@@ -12,10 +12,19 @@ import pytest
 from penstock.core.flow import Flow
 from penstock.engine import lease as leasing
 from penstock.engine.lease import HeldLease
+from penstock.engine.loop import DestinationLoop
 from penstock.engine.loops import Beginning, Loops, Surroundings
 from penstock.engine.places import ledger_address
 from penstock.engine.session import SparkHost
-from penstock.errors import LedgerUnreachable, ReloadUnfinished
+from penstock.errors import (
+    DestinationRefused,
+    DestinationUnreachable,
+    JournalFull,
+    JournalTrimmed,
+    LedgerUnreachable,
+    PenstockError,
+    ReloadUnfinished,
+)
 from penstock.ledger.ledger import Ledger
 from penstock.sources.postgres.options import PostgresOptions
 from penstock.sources.postgres.source import PostgresSource
@@ -125,3 +134,61 @@ def test_what_waits_for_a_paused_destination_grows_older(site: _Site) -> None:
     with reading() as read:
         (again,) = site.loops.statuses()
     assert again.lag_seconds >= status.lag_seconds and read.calls == 0, "the journal is looked through at every look"
+
+
+def _failed(site: _Site, error: PenstockError) -> DestinationLoop:
+    """The only loop, as one that has failed of that."""
+    (loop,) = site.loops
+    loop.stop()
+    loop.join(30)
+    loop._fail(error)
+    return loop
+
+
+@pytest.mark.parametrize(
+    ("error", "lost"),
+    [
+        (DestinationRefused("too large"), False),
+        (DestinationUnreachable("away"), False),
+        (JournalTrimmed("gone"), True),
+        (JournalFull("behind"), True),
+    ],
+    ids=lambda value: getattr(value, "code", None),
+)
+def test_what_has_failed_is_tried_again_unless_the_journal_has_nothing_for_it_any_more(
+    site: _Site, error: PenstockError, lost: bool
+) -> None:
+    site.ledger.begin("shop", "log", 500, site.lease.generation)
+    site.loops.start(Beginning("source", 500, ()), paused=True)
+    loop = _failed(site, error)
+    assert loop.is_released() == lost and site.loops.failed() == (() if lost else ("log",))
+    assert ("penstock flow reload shop" in error.remedy) != lost
+    if not lost:
+        # The journal fills up meanwhile.
+        loop.give_up(JournalFull("behind"))
+        assert loop.is_released() and site.loops.failed() == () and loop.status.error is not None
+        assert loop.status.error["code"] == "journal_full"
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_one_that_was_never_delivered_to_begins_where_it_would_have_begun(site: _Site, first: bool) -> None:
+    place = site.directory / "state" / "journal" / "shop"
+    journal(place, [{}] * 3)
+    if first:
+        site.ledger.loads.begin("shop", site.lease.generation, "first", {}, "test", {"log": [("public", "orders")]})
+    flow = site.loops.flow
+    now = flow.model_copy(update={"destinations": tuple(use.model_copy(update={"start": "now"}) for use in flow.destinations)})
+    loops = Loops(now, site.loops._around)
+    try:
+        loops.start(Beginning("source", 100, ()), paused=True)
+        (loop,) = loops
+        assert loop.beginning == (100 if first else 103)
+        loop.stop()
+        loop.join(30)
+        loop._fail(DestinationRefused("no"))
+        journal(place, [{}] * 3)
+        assert str(loops.change(now, Beginning("source", 100, ()), failed=loops.failed(), paused=True)) == "retried log"
+        (again,) = loops
+        assert again is not loop and again.beginning == loop.beginning and again.status.state != "failed"
+    finally:
+        loops.close()

@@ -40,7 +40,7 @@ def test_only_what_has_changed_is_touched(new: Flow, expected: Changes) -> None:
 
 
 def test_changes_are_said_in_words() -> None:
-    assert str(Changes(("c", "d"), (), ("a",), True)) == "added c, d; restarted a; rules changed"
+    assert str(Changes(("c", "d"), (), ("a",), ("b",), True)) == "added c, d; restarted a; retried b; rules changed"
     assert str(Changes()) == "nothing has changed"
 
 

@@ -10,6 +10,7 @@ import pytest
 from penstock.core.clock import clock
 from penstock.core.epoch import Epoch
 from penstock.errors import LeaseLost, LedgerFenced
+from penstock.ledger import leases as module
 from penstock.ledger.address import LedgerAddress
 from penstock.ledger.leases import Holder, Lease, Leases
 from penstock.ledger.ledger import Ledger
@@ -91,3 +92,12 @@ def test_the_loser_of_a_lease_can_write_nothing_from_the_moment_of_the_take_over
     ledger.take_over("shop", "5ec0ffee", "{}", theirs.generation)
     ledger.advance("shop", "log", 99, theirs.generation)
     ledger.close()
+
+
+def test_a_process_that_cannot_look_at_itself_once_is_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, started = Holder.here(), module._started
+    monkeypatch.setattr(module, "_own", {})
+    monkeypatch.setattr(module, "_started", lambda pid: None)
+    assert not here.is_gone()
+    monkeypatch.setattr(module, "_started", started)
+    assert not here.is_gone() and dataclasses.replace(here, started=here.started + 1).is_gone()

@@ -25,7 +25,8 @@ def _of_profile(context: typer.Context, given: str | None) -> str | None:
     """The server that was named, else the profile's; a state directory on the line is meant instead of what is set elsewhere."""
     if context.resilient_parsing:
         return given
-    on_line = given is not None and given != os.environ.get("PENSTOCK_SERVER")
+    source = context.get_parameter_source("server")
+    on_line = source is not None and source.name == "COMMANDLINE"
     if context.params.get("state") is not None:
         if on_line:
             raise typer.BadParameter("a state directory is named too: a server keeps its own", param_hint="--server")

@@ -23,6 +23,8 @@ StateOption = Annotated[
     typer.Option(
         "--state",
         metavar="DIR",
+        # Before the server's, which is told apart by it.
+        is_eager=True,
         help="Ledger (unless PENSTOCK_DATABASE_URL), journals and logs; PENSTOCK_HOME, else ~/.penstock.",
         show_default=False,
     ),

@@ -12,7 +12,7 @@ import typer
 from penstock.cli.connection import ServerOption, control_plane
 from penstock.cli.files import JsonOption, StateOption, is_there, state_directory
 from penstock.cli.screen import Screen
-from penstock.errors import FlowInvalid, Problem
+from penstock.errors import FlowInvalid, Problem, retry_of
 
 if TYPE_CHECKING:
     from penstock.client.plane import ControlPlane
@@ -78,7 +78,7 @@ def start(
 
 
 def reload(flow: FlowArgument, state: StateOption = None, server: ServerOption = None, as_json: JsonOption = False) -> None:
-    """Have the flow's worker read its file again: destinations that are new begin, that are gone end, others go on.
+    """Have the flow's worker read its file again: destinations that are new begin, that are gone end, that failed begin again.
 
     A file with problems, or with another source, changes nothing. SIGHUP to the worker does the same.
     """
@@ -252,6 +252,9 @@ def _words(command: Command, answer: Answer) -> str:
     """What became of the command, in a sentence."""
     done = {"pause": "paused", "resume": "running", "stop": "stopped", "start": "may run"}[command]
     already = "" if answer.changed else "already "
+    if answer.failure is not None:
+        again = " and is tried again" if retry_of(answer.failure.partition(":")[0]) == "timed" else ""
+        return f"asked; it has failed{again}: {answer.failure}"
     if not answer.settled:
         return f"asked; {answer.holder or 'the server that runs flows'} has not answered yet"
     if command == "start":

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from penstock.engine.places import ledger_address
 from penstock.errors import FlowUnknown, TransitionRefused
 from penstock.ledger.address import LedgerAddress
+from penstock.ledger.flows import KnownFlow
 from penstock.ledger.leases import Lease, Leases
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.lifecycle import Event, Wish
@@ -38,6 +39,8 @@ class Answer:
     """Who runs the flow; None when nobody does."""
     settled: bool
     """Whether it has come true: the worker has done it, or none runs."""
+    failure: str | None = None
+    """Why it will not: the flow has failed since."""
 
     def to_data(self) -> dict[str, Any]:
         """Plain data for an answer."""
@@ -49,6 +52,7 @@ class Answer:
             "changed": self.changed,
             "worker": self.holder,
             "settled": self.settled,
+            "failure": self.failure,
         }
 
 
@@ -89,7 +93,9 @@ def ask_worker(
     """The same in an open ledger, for somebody."""
     wish, changed = ledger.lifecycle.ask(command, flow, who, why, known=known)
     settled, lease = wait_for(ledger, leases, command, flow, wish, patience)
-    return Answer(flow, wish, changed, str(lease.holder) if lease is not None else None, settled)
+    found = ledger.lifecycle.flow(flow) if not settled and lease is None else None
+    failure = found.reason if found is not None and _has_failed(found, wish) else None
+    return Answer(flow, wish, changed, str(lease.holder) if lease is not None else None, settled, failure)
 
 
 def wait_for(
@@ -115,9 +121,14 @@ def _has_settled(ledger: Ledger, leases: Leases, command: Command, flow: str, le
     if ledger.definitions.find(flow) is None or runner_of(leases) is None:
         # Nobody starts a worker for it by himself: the wish is all there is.
         return True
-    failed = found is not None and found.state == "failed" and found.updated_at > wish.at
+    failed = found is not None and _has_failed(found, wish)
     # A pause comes true without a worker; who is to deliver needs one, and the runner is about to start it.
     return False if failed else True if command in ("pause", "run") else None
+
+
+def _has_failed(found: KnownFlow, wish: Wish) -> bool:
+    """Whether that came after the wish."""
+    return found.state == "failed" and found.updated_at > wish.at
 
 
 def runner_of(leases: Leases) -> Lease | None:

@@ -10,7 +10,6 @@ import structlog
 from penstock.engine.loops import Loops
 from penstock.engine.pressure import Relief, Standing, relief
 from penstock.engine.supervisor import CaptureSupervisor
-from penstock.errors import JournalFull
 from penstock.journal.retention import journal_size, trim
 
 _log = structlog.get_logger()
@@ -19,7 +18,8 @@ TRIM_INTERVAL = 10.0
 LOOK = 0.2
 """Seconds between looks, however often the worker is woken."""
 GLANCE = 1.0
-"""The same while the journal is less than half full."""
+"""The same while there is more room in the journal than a source fills meanwhile."""
+ROOM = 1 << 30
 
 
 class JournalKeeper:
@@ -37,14 +37,14 @@ class JournalKeeper:
         While the flow is paused nobody is given up for being behind: the source is not read instead.
         """
         rules = self._loops.flow.config.journal
-        if time.monotonic() - self._looked_at < (LOOK if self._holding or 2 * self._size > rules.max_bytes else GLANCE):
+        if time.monotonic() - self._looked_at < (LOOK if self._holding or self._size + ROOM > rules.max_bytes else GLANCE):
             return
         self._looked_at = time.monotonic()
         self._size = size = journal_size(self._journal)
         full = size > rules.max_bytes
         if full or time.monotonic() - self._trimmed_at >= TRIM_INTERVAL:
             self._trimmed_at = time.monotonic()
-            kept = [loop.needed() for loop in self._loops if not isinstance(loop.error, JournalFull)]
+            kept = [loop.needed() for loop in self._loops if not loop.is_released()]
             removed = trim(self._journal, min(kept, default=0), rules.retention, rules.max_bytes)
             if removed:
                 _log.info("journal trimmed", segments=len(removed))
@@ -52,10 +52,7 @@ class JournalKeeper:
         self._relieve(size, paused)
 
     def _relieve(self, size: int, paused: bool) -> None:
-        standings = [
-            Standing(loop.status.name, loop.status.position, loop.is_idle(), isinstance(loop.error, JournalFull))
-            for loop in self._loops
-        ]
+        standings = [Standing(loop.status.name, loop.status.position, loop.is_idle(), loop.is_released()) for loop in self._loops]
         act = relief(self._loops.flow, size, standings, self._holding)
         if paused and act.give_up is not None:
             act = Relief(True)

@@ -60,8 +60,8 @@ class Drive:
     older: set[int] | None = None
     """Transactions that a load waits for: they ran when its tables were published."""
     said_at: float = 0.0
-    spares: list[str] = field(default_factory=list)
-    """Files of delivered chunks that wait to be written over."""
+    spares: list[tuple[str, int]] = field(default_factory=list)
+    """Files of delivered chunks that wait to be written over, and their bytes."""
 
 
 class LoadPlans:

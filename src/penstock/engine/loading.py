@@ -241,7 +241,7 @@ class Loading(threading.Thread):
                 self._become(load, "delivering")
             elif self._is_delivered(load, chunks):
                 self._end(load, drive, "done", None)
-        self._give_back(load, drive, [c for c in chunks if c.id in had], len(left) > len(flying))
+        self._give_back(load, drive, [c for c in chunks if c.id in had], most - waiting if len(left) > len(flying) else 0)
         self._say(load, drive, chunks)
 
     def _hand_out(self, load: Load, drive: Drive, left: Sequence[LoadChunk], room: int) -> None:
@@ -256,7 +256,7 @@ class Loading(threading.Thread):
                 break
             room -= sum(c.bytes for c in group if c.content["table"]["key"])
             mark = self._moments.mark()
-            spares = [drive.spares.pop() for chunk in group if chunk.bytes >= SPARE_BYTES and drive.spares]
+            spares = [drive.spares.pop()[0] for chunk in group if chunk.bytes >= SPARE_BYTES and drive.spares]
             job = self._pool.submit(self._readers.read, load, group, snapshot, self._settings.workers, spares)
             job.add_done_callback(lambda _: self.look_now())
             drive.flying[job] = Flight(group, mark, spares)
@@ -363,18 +363,17 @@ class Loading(threading.Thread):
         ahead = sum(c.bytes for c in read if c.id not in any_has and c.content["table"]["key"])
         return had, sum(c.bytes for c in read) - self._gathered(load, chunks), ahead
 
-    def _give_back(self, load: Load, drive: Drive, chunks: Sequence[LoadChunk], more: bool) -> None:
-        """Gives back the files of chunks, after readers have got theirs; while there are more to read, some are written over."""
-        for chunk in chunks:
-            if chunk.id not in self._removed:
-                self._removed.add(chunk.id)
-                if chunk.bytes >= SPARE_BYTES:
-                    drive.spares.append(chunk.file)
-                else:
-                    self._remove(load, [chunk.file])
-        kept = 2 * self._settings.workers if more else 0
-        drive.spares, surplus = drive.spares[:kept], drive.spares[kept:]
-        self._remove(load, surplus)
+    def _give_back(self, load: Load, drive: Drive, chunks: Sequence[LoadChunk], room: int) -> None:
+        """Gives back the files of chunks, after readers have got theirs; some are kept to be written over, as bytes allow."""
+        kept: list[tuple[str, int]] = []
+        for file, size in drive.spares + [(c.file, c.bytes) for c in chunks if c.id not in self._removed]:
+            if SPARE_BYTES <= size <= room and len(kept) < 2 * self._settings.workers:
+                kept.append((file, size))
+                room -= size
+            else:
+                self._remove(load, [file])
+        self._removed.update(c.id for c in chunks)
+        drive.spares = kept
 
     def _remove(self, load: Load, files: Sequence[str]) -> None:
         for file in files:

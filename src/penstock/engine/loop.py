@@ -12,7 +12,15 @@ from penstock.engine.delivering import Assignment, Delivering
 from penstock.engine.errands import Errands
 from penstock.engine.retrying import pause_before
 from penstock.engine.signals import Signals
-from penstock.errors import ChangesRefused, DestinationFailed, LedgerFenced, LedgerUnreachable, PenstockError
+from penstock.errors import (
+    ChangesRefused,
+    DestinationFailed,
+    JournalFull,
+    JournalTrimmed,
+    LedgerFenced,
+    LedgerUnreachable,
+    PenstockError,
+)
 from penstock.journal.waiting import Waiting
 
 _log = structlog.get_logger()
@@ -44,6 +52,8 @@ class DestinationLoop(threading.Thread):
         self.status = given.status
         self.error: PenstockError | None = None
         self._given_up: PenstockError | None = None
+        self.beginning = given.beginning
+        """After which position it begins while it has no checkpoint."""
 
     def notice(self) -> None:
         """The journal has grown."""
@@ -132,6 +142,13 @@ class DestinationLoop(threading.Thread):
         """Ends the loop for good, for a reason that lies outside of it."""
         self._given_up = error
         self.stop()
+        if not self.is_alive():
+            # It had failed before, of something that would have let it go on from where it stands.
+            self._fail(error)
+
+    def is_released(self) -> bool:
+        """Whether the journal keeps nothing for it any more: it cannot go on from where it stands."""
+        return isinstance(self.error, JournalFull | JournalTrimmed)
 
     def is_idle(self) -> bool:
         """Whether everything that the journal shows has been delivered."""
@@ -212,6 +229,10 @@ class DestinationLoop(threading.Thread):
     def _fail(self, error: PenstockError) -> None:
         self.error = error
         self._resting.set()
+        if not self.is_released():
+            again = f"`penstock flow reload {self._flow}` has it tried again."
+            when = f"It was given up after {self.status.attempts} tries:" if error.retry == "timed" else "Once that is done,"
+            error.remedy = f"{error.remedy.rstrip(' .')}. {when} {again}"
         self.status.become("failed", error.to_data())
         _log.error("destination failed", destination=self.status.name, code=error.code, reason=error.message, remedy=error.remedy)
         self._moved()

@@ -139,10 +139,14 @@ class Loops:
                 loop.pause()
             loop.start()
 
-    def change(self, new: Flow, beginning: Beginning, *, paused: bool) -> Changes:
-        """Takes over another definition without disturbing what stays the same; a refusal changes nothing."""
+    def change(self, new: Flow, beginning: Beginning, *, failed: Sequence[str] = (), paused: bool) -> Changes:
+        """Takes over another definition without disturbing what stays the same; a refusal changes nothing.
+
+        Destinations that have `failed` are tried again.
+        """
         old, loops = self._now
         changes = compare(old, new)
+        changes = dataclasses.replace(changes, retried=tuple(name for name in failed if changes.leaves(name)))
         uses = {use.name: use for use in new.destinations}
         opened = {name: self._open(new, uses[name]) for name in changes.added}
         try:
@@ -158,14 +162,15 @@ class Loops:
                 destination.close()
             raise
         with past_refusing(new.name):
-            self._end([loop for loop in loops if loop.status.name in (*changes.removed, *changes.restarted)])
+            self._end([loop for loop in loops if loop.status.name in (*changes.removed, *changes.restarted, *changes.retried)])
             # Only now: a file that one process may open at a time is free again.
-            opened |= {name: self._open(new, uses[name]) for name in changes.restarted}
+            opened |= {name: self._open(new, uses[name]) for name in (*changes.restarted, *changes.retried)}
             self._opened |= opened
             self._around.ledger.keep_destinations(new.name, list(uses), self._around.lease.generation)
             self._taking = self._rules(new)
             stay = {loop.status.name: loop for loop in loops}
-            made = {name: self._loop(new, uses[name], opened[name], beginning) for name in opened}
+            began = {name: stay[name].beginning for name in changes.retried}
+            made = {name: self._loop(new, uses[name], opened[name], beginning, began.get(name)) for name in opened}
         self._now = (new, tuple(made.get(name) or stay[name] for name in uses))
         for loop in made.values():
             # What loads have become since it was made, nobody has told it.
@@ -224,6 +229,10 @@ class Loops:
         for loop in self:
             loop.resume()
 
+    def failed(self) -> tuple[str, ...]:
+        """The destinations that are not tried any more, and could go on from where they stand."""
+        return tuple(loop.status.name for loop in self if loop.status.state == "failed" and not loop.is_released())
+
     def are_quiet(self) -> bool:
         """Whether nothing more comes after `pause`."""
         return all(loop.is_quiet() for loop in self)
@@ -258,10 +267,24 @@ class Loops:
         loads, generation = self._around.ledger.loads, self._around.lease.generation
         loads.begin(flow.name, generation, "table", spec, who, {use.name: tables}, position)
 
+    def _begins(self, flow: Flow, use: DestinationUse, oldest: int) -> int:
+        """The position after which a destination begins that has no checkpoint."""
+        if self._around.ledger.checkpoint(flow.name, use.name) is not None:
+            return oldest
+        loads = self._around.ledger.loads
+        entered = {e.load for e in loads.entries(flow.name, use.name)}
+        if any(load.id in entered and load.kind == "first" for load in loads.all(flow.name)):
+            # What the flow's first load does not show came after the slot's beginning, however late the destination comes.
+            return oldest
+        return starting_position(use, oldest, journal_directory(flow, self._around.state))
+
     def _place(self, flow: Flow, use: DestinationUse) -> Place:
         return Place(flow.name, use.name, staging_directory(flow, self._around.state) / use.name)
 
-    def _loop(self, flow: Flow, use: DestinationUse, destination: Destination, beginning: Beginning) -> DestinationLoop:
+    def _loop(
+        self, flow: Flow, use: DestinationUse, destination: Destination, beginning: Beginning, began: int | None = None
+    ) -> DestinationLoop:
+        """`began` is where it began before, should it have no checkpoint yet."""
         assert self._board is not None
         around, journal = self._around, journal_directory(flow, self._around.state)
         aside = flow.config.dead_letter
@@ -295,7 +318,7 @@ class Loops:
             letters=Letters(around.ledger, flow.name, lease.generation, aside, status),
             quarantine=Quarantine(around.ledger, flow.name, lease.generation, journal, status, enabled=_quarantines(flow, use)),
             intake=Intake(around.ledger, flow.name, lease.generation, use.name, journal, limits.max_bytes),
-            beginning=beginning.position if known is not None else starting_position(use, beginning.position, journal),
+            beginning=self._begins(flow, use, beginning.position) if began is None else began,
             limits=limits,
             status=status,
             discovered=beginning.discovered,

@@ -17,8 +17,14 @@ class Changes:
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     restarted: tuple[str, ...] = ()
+    retried: tuple[str, ...] = ()
+    """Those that are as they were, and had failed."""
     rules: bool = False
     """Whether rules between source and destinations have changed that need no restart."""
+
+    def leaves(self, name: str) -> bool:
+        """Whether a destination that runs stays as it is."""
+        return name not in (*self.removed, *self.restarted)
 
     def __str__(self) -> str:
         words = [f"{verb} {', '.join(names)}" for verb, names in vars(self).items() if names and verb != "rules"]

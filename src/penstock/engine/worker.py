@@ -34,7 +34,7 @@ from penstock.engine.moments import Moment, Moments
 from penstock.engine.picture import Picture
 from penstock.engine.places import home, journal_directory, ledger_address, run_directory
 from penstock.engine.reading import Readers
-from penstock.engine.reloading import compare, kept, past_refusing
+from penstock.engine.reloading import Changes, compare, kept, past_refusing
 from penstock.engine.replaying import Replay
 from penstock.engine.resolving import Resolving
 from penstock.engine.session import SparkHost
@@ -51,6 +51,7 @@ from penstock.errors import (
     LedgerUnreachable,
     PenstockError,
     SlotInUse,
+    SourceError,
     WorkerFailed,
 )
 from penstock.journal.retention import journal_size, oldest_position
@@ -361,9 +362,17 @@ class Worker:
             )
         new = self._reload()
         changes = compare(self._loops.flow, new)
-        discovered = self._source.discover() if changes.added or changes.restarted else ()
+        failed: Sequence[str] = self._loops.failed()
+        discovered: Sequence[TableSchema] = ()
+        try:
+            discovered = self._source.discover() if changes.added or changes.restarted or failed else ()
+        except SourceError:
+            if changes.added or changes.restarted or changes == Changes():
+                raise
+            # Rules that have changed need no source.
+            failed = ()
         beginning = Beginning(self._identity, oldest_position(self._journal), discovered)
-        changes = self._loops.change(new, beginning, paused=self._steering.is_paused)
+        changes = self._loops.change(new, beginning, failed=failed, paused=self._steering.is_paused)
         with past_refusing(new.name):
             self._ledger.redefine(new.name, kept(new), self._lease.generation)
         return str(changes)

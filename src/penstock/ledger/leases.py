@@ -64,9 +64,8 @@ class Holder:
 
     def is_gone(self) -> bool:
         """Whether the process has ended for certain; false where it cannot be seen from here."""
-        if self.pid == os.getpid():
-            return self.machine == _machine() and self.started != _own_start(self.pid)
-        return self.machine == _machine() and _started(self.pid) not in (self.started, None)
+        began = _own_start(self.pid) if self.pid == os.getpid() else _started(self.pid)
+        return self.machine == _machine() and began not in (self.started, None)
 
     def shares_clock(self) -> bool:
         """Whether `clock` is the same for it and for us."""
@@ -201,10 +200,18 @@ def _machine() -> str:
     return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
 
 
-@functools.lru_cache(maxsize=1)
+_own: dict[int, int] = {}
+
+
 def _own_start(pid: int) -> int | None:
     """When this process began, whose number tells it from a fork: the server asks about itself all the time."""
-    return _started(pid)
+    if pid not in _own:
+        found = _started(pid)
+        if found is None:
+            return None
+        _own.clear()
+        _own[pid] = found
+    return _own[pid]
 
 
 def _started(pid: int) -> int | None:
