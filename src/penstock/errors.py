@@ -609,7 +609,10 @@ class JournalTrimmed(JournalError):
     """A position is asked for that retention has already removed."""
 
     code = "journal_trimmed"
-    default_remedy = "Raise `config.journal.retention`, and load the destination again."
+    default_remedy = (
+        "Raise `config.journal.retention`."
+        " A destination that needs it is loaded anew under another `name` with `start: backfill`."
+    )
 
 
 class ChunkDamaged(JournalError):
@@ -644,7 +647,8 @@ class JournalFull(JournalError):
 
     code = "journal_full"
     default_remedy = (
-        "Load the destination again once it works. `config.journal.max_bytes` says how far one may fall behind,"
+        "Once it works, give it another `name` with `start: backfill` in the flow's file and reload: its tables are loaded anew."
+        " `config.journal.max_bytes` says how far one may fall behind,"
         " `config.journal.when_full: pause` waits for it instead."
     )
 

@@ -197,3 +197,37 @@ def test_a_destination_that_was_given_up_is_tried_again_when_the_flow_is_reloade
         worker.stop()
         running.wait(60)
     assert_duckdb_equals_source(flow)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_destination_under_another_name_is_loaded_anew_into_the_same_place(database: Database, tmp_path: Path) -> None:
+    database.execute(SCHEMA)
+    database.execute("insert into steps select generate_series(1, 100)")
+    flow = FlowUnderTest(database, tmp_path, snapshot="initial")
+    worker = Worker(running_flow(flow.path), flow.state, reload=lambda: running_flow(flow.path), host=shared_spark())
+    running = Running("worker", worker.run)
+    ledger = Ledger(ledger_address(flow.state))
+    try:
+        wait_until(worker.is_ready, 120, "the flow does not run")
+        wait_until(lambda: [load.state for load in ledger.loads.all(flow.name)] == ["done"], 60, "the first load does not end")
+        definition = yaml.safe_load(flow.path.read_text())
+        definition["destinations"][0] |= {"name": "again", "start": "backfill"}
+        flow.path.write_text(yaml.safe_dump(definition))
+        assert worker._loops is not None
+        (warehouse,) = [loop for loop in worker._loops if loop.status.name == "warehouse"]
+        warehouse.stop()
+        warehouse.join(30)
+        # What it will never have: rows that were there, and are gone.
+        database.execute("delete from steps where n < 50; insert into steps values (1000)")
+        wait_until(lambda: flow.checkpoints()["log"] > flow.checkpoints()["warehouse"], 60, "the log does not go on")
+        assert run(["flow", "reload", flow.name, "--state", str(flow.state)]) == 0
+        database.execute("insert into steps values (1001)")
+        wait_until(lambda: [load.state for load in ledger.loads.all(flow.name)] == ["done"] * 2, 60, "no second load")
+        wait_until(lambda: set(flow.checkpoints()) == {"warehouse", "log", "again"}, 30, "it does not stream")
+    finally:
+        worker.stop()
+        running.wait(60)
+        ledger.close()
+    flow.run_out()
+    assert_duckdb_equals_source(flow)
