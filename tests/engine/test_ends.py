@@ -178,8 +178,8 @@ def test_a_destination_that_was_given_up_is_tried_again_when_the_flow_is_reloade
         assert worker._loops is not None
         loops = worker._loops
         wait_until(lambda: loops.failed() == ("hook",), 60, why)
-        (error,) = [loop.error for loop in loops if loop.status.name == "hook"]
-        assert error is not None and f"`penstock flow reload {flow.name}`" in error.remedy
+        (said,) = [loop.status.error for loop in loops if loop.status.name == "hook"]
+        assert said is not None and f"`penstock flow reload {flow.name}`" in str(said["remedy"])
         received = tmp_path / "hook"
         receiver = subprocess.Popen([sys.executable, "-m", "tests.chaos.receiving", str(port), str(received)])
         try:

@@ -40,7 +40,7 @@ class Answer:
     settled: bool
     """Whether it has come true: the worker has done it, or none runs."""
     failure: str | None = None
-    """Why it will not: the flow has failed since."""
+    """Why not: the flow has failed since; a runner may start it again."""
 
     def to_data(self) -> dict[str, Any]:
         """Plain data for an answer."""

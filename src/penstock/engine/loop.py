@@ -229,10 +229,12 @@ class DestinationLoop(threading.Thread):
     def _fail(self, error: PenstockError) -> None:
         self.error = error
         self._resting.set()
+        about, remedy = error.to_data(), error.remedy
         if not self.is_released():
-            again = f"`penstock flow reload {self._flow}` has it tried again."
-            when = f"It was given up after {self.status.attempts} tries:" if error.retry == "timed" else "Once that is done,"
-            error.remedy = f"{error.remedy.rstrip(' .')}. {when} {again}"
-        self.status.become("failed", error.to_data())
-        _log.error("destination failed", destination=self.status.name, code=error.code, reason=error.message, remedy=error.remedy)
+            # Not in the error itself, with which the worker ends when there is no other destination: nobody reloads it then.
+            after = f"It was given up after {self.status.attempts} tries. " if error.retry == "timed" else ""
+            again = f"While the flow runs, `penstock flow reload {self._flow}` has it tried again."
+            remedy = about["remedy"] = f"{remedy.rstrip(' .')}. {after}{again}"
+        self.status.become("failed", about)
+        _log.error("destination failed", destination=self.status.name, code=error.code, reason=error.message, remedy=remedy)
         self._moved()

@@ -269,8 +269,6 @@ class Loops:
 
     def _begins(self, flow: Flow, use: DestinationUse, oldest: int) -> int:
         """The position after which a destination begins that has no checkpoint."""
-        if self._around.ledger.checkpoint(flow.name, use.name) is not None:
-            return oldest
         loads = self._around.ledger.loads
         entered = {e.load for e in loads.entries(flow.name, use.name)}
         if any(load.id in entered and load.kind == "first" for load in loads.all(flow.name)):
@@ -284,7 +282,7 @@ class Loops:
     def _loop(
         self, flow: Flow, use: DestinationUse, destination: Destination, beginning: Beginning, began: int | None = None
     ) -> DestinationLoop:
-        """`began` is where it began before, should it have no checkpoint yet."""
+        """`began` is where it began before, if it did."""
         assert self._board is not None
         around, journal = self._around, journal_directory(flow, self._around.state)
         aside = flow.config.dead_letter
@@ -304,6 +302,8 @@ class Loops:
         known = around.ledger.checkpoint(flow.name, use.name)
         if known is None and use.start == "backfill" and not around.ledger.loads.entries(flow.name, use.name):
             self._load_first(flow, use, destination, beginning)
+        if began is None:
+            began = beginning.position if known is not None else self._begins(flow, use, beginning.position)
         status = DestinationStatus(use.name, use.type, position=known.position if known is not None else 0)
         lease, limits = around.lease, _limits(flow, use, around.source)
         lanes = Lanes(around.host, self._board, f"{flow.name}/{use.name}", setup, flow.parallelism, lambda: lease.deadline)
@@ -318,7 +318,7 @@ class Loops:
             letters=Letters(around.ledger, flow.name, lease.generation, aside, status),
             quarantine=Quarantine(around.ledger, flow.name, lease.generation, journal, status, enabled=_quarantines(flow, use)),
             intake=Intake(around.ledger, flow.name, lease.generation, use.name, journal, limits.max_bytes),
-            beginning=self._begins(flow, use, beginning.position) if began is None else began,
+            beginning=began,
             limits=limits,
             status=status,
             discovered=beginning.discovered,

@@ -205,13 +205,10 @@ _own: dict[int, int] = {}
 
 def _own_start(pid: int) -> int | None:
     """When this process began, whose number tells it from a fork: the server asks about itself all the time."""
-    if pid not in _own:
-        found = _started(pid)
-        if found is None:
-            return None
-        _own.clear()
+    found = _own.get(pid) or _started(pid)
+    if found:
         _own[pid] = found
-    return _own[pid]
+    return found
 
 
 def _started(pid: int) -> int | None:
