@@ -163,8 +163,10 @@ def test_what_has_failed_is_tried_again_unless_the_journal_has_nothing_for_it_an
     loop = _failed(site, error)
     assert loop.is_released() == lost and site.loops.failed() == (() if lost else ("log",))
     assert loop.status.error is not None and ("penstock flow reload shop" in str(loop.status.error["remedy"])) != lost
-    # A worker that has no other destination ends with it.
-    assert "reload shop" not in error.remedy
+    # A worker that has no other destination ends with it, and nobody reloads it then.
+    last = loop.end_of_all()
+    assert type(last) is type(error) and last is not None and "reload shop" not in last.remedy
+    assert ("start the worker" in last.remedy) == (error.retry == "timed")
     if not lost:
         # The journal fills up meanwhile.
         loop.give_up(JournalFull("behind"))

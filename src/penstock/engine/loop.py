@@ -20,6 +20,7 @@ from penstock.errors import (
     LedgerFenced,
     LedgerUnreachable,
     PenstockError,
+    from_data,
 )
 from penstock.journal.waiting import Waiting
 
@@ -146,6 +147,17 @@ class DestinationLoop(threading.Thread):
             # It had failed before, of something that would have let it go on from where it stands.
             self._fail(error)
 
+    def end_of_all(self) -> PenstockError | None:
+        """The error as a worker ends with it that has no other destination: nobody reloads it then."""
+        if self.error is None or self.error.retry != "timed" or self.status.state != "failed":
+            return self.error
+        remedy = f"{self._after_tries(self.error)} The flow has ended with it: a server starts it again, else start the worker."
+        return from_data({**self.error.to_data(), "remedy": remedy})
+
+    def _after_tries(self, error: PenstockError) -> str:
+        remedy = f"{error.remedy.rstrip(' .')}."
+        return f"{remedy} It was given up after {self.status.attempts} tries." if error.retry == "timed" else remedy
+
     def is_released(self) -> bool:
         """Whether the journal keeps nothing for it any more: it cannot go on from where it stands."""
         return isinstance(self.error, JournalFull | JournalTrimmed)
@@ -231,10 +243,8 @@ class DestinationLoop(threading.Thread):
         self._resting.set()
         about, remedy = error.to_data(), error.remedy
         if not self.is_released():
-            # Not in the error itself, with which the worker ends when there is no other destination: nobody reloads it then.
-            after = f"It was given up after {self.status.attempts} tries. " if error.retry == "timed" else ""
             again = f"While the flow runs, `penstock flow reload {self._flow}` has it tried again."
-            remedy = about["remedy"] = f"{remedy.rstrip(' .')}. {after}{again}"
+            remedy = about["remedy"] = f"{self._after_tries(error)} {again}"
         self.status.become("failed", about)
         _log.error("destination failed", destination=self.status.name, code=error.code, reason=error.message, remedy=remedy)
         self._moved()

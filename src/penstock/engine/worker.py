@@ -480,8 +480,8 @@ class Worker:
             if isinstance(loop.error, LedgerFenced) and self._lease is not None:
                 # The ledger knows of the take-over; the lease knows by whom.
                 self._lease.check(patience=5.0)
-            if loop.error is not None:
-                raise loop.error
+            if (error := loop.end_of_all()) is not None:
+                raise error
 
     def _has_failed(self) -> bool:
         """Whether nothing of the flow can go on: no destination, no source, or a first load that cannot be finished.
